@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.errors import ConstrainedK2Error
+from constrained_k2.grammar.lark.text_grammar import TextGrammar
 from constrained_k2.request.spec import EngineName
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
@@ -25,6 +26,10 @@ Failures = list[tuple[int, ConstrainedK2Error]]  # numbers of rows that could no
 
 class ArgumentMatcher(Protocol):
     """The parse state of one call's arguments. Owned by one request, used by one thread at a time."""
+
+    @property
+    def text_grammar(self) -> TextGrammar | None:
+        """The rules of a text that follows a client's grammar, if they are known; None for a schema."""
 
     def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
         """Write the allowed tokens into a bitmask row, int32 ``[words]``, contiguous.

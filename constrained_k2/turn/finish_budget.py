@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker, Tracker
+from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker
 from constrained_k2.turn.drafts.xtml.tracker import XtmlTracker
 from constrained_k2.turn.endings.json_endings import endings
+from constrained_k2.turn.endings.text_endings import text_endings
 from constrained_k2.turn.endings.xtml_endings import xtml_endings
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase, first_markers
@@ -78,23 +79,36 @@ class FinishBudget:
         if reserved_tokens:
             matcher.budgets += (_FinishFilter(self, start),)
 
-    def narrow(self, tracker: Tracker, row: npt.NDArray[np.int32]) -> None:
+    def narrow(self, arguments: ArgumentsTracker, row: npt.NDArray[np.int32]) -> None:
         """Remove from a mask, int32 ``[words]``, in place, what does not lead to the end; some token is left."""
-        pieces = xtml_endings(tracker) if isinstance(tracker, XtmlTracker) else endings(tracker)
+        tracker, text = arguments.tracker, arguments.text
+        pieces: Iterable[str | int] = ()
+        if text is not None and text.is_inside:
+            pieces = text_endings(text, self.vocabulary.format)
+        elif isinstance(tracker, XtmlTracker):
+            pieces = xtml_endings(tracker)
+        elif tracker is not None:
+            pieces = endings(tracker)
         for piece in pieces:
-            token_id = self.first_token(piece, row)
+            token_id = self.first_token(piece, row, arguments.begun_character)
             if token_id is not None:
                 _allow_only(token_id, row)
                 return
-        if not tracker.in_string:
+        if tracker is not None and not tracker.in_string:
             _forbid(self.blank, row)
             _forbid(self.opening, row)
 
-    def first_token(self, piece: str | int, row: npt.NDArray[np.int32]) -> int | None:
-        """The longest token that a text starts with, or a marker, that a row allows; None if there is none."""
+    def first_token(self, piece: str | int, row: npt.NDArray[np.int32], begun: bytes = b"") -> int | None:
+        """The longest token that a text starts with, or a marker, that a row allows; None if there is none.
+
+        ``begun``: the bytes of the text's first character that are written already.
+        """
         if isinstance(piece, int):
             return piece if _allows(piece, row) else None
         text = piece.encode(errors="ignore")
+        if not text.startswith(begun):
+            return None
+        text = text[len(begun) :]
         prefixes = (self.vocabulary.find(text[:end]) for end in range(len(text), 0, -1))
         return next((at for at in prefixes if at is not None and _allows(at, row)), None)
 
@@ -105,7 +119,7 @@ class _FinishFilter:
     def __init__(self, budget: FinishBudget, start: int) -> None:
         self._budget = budget
         self._start = start
-        self._trackers = [ArgumentsTracker()]  # snapshots of this turn, the newest last
+        self._trackers = [ArgumentsTracker(follows_text=True)]  # snapshots of this turn, the newest last
         self._depth = (0, 0)  # a number of tokens, and the containers that were open after them
 
     def narrow_set(self, turn: ToolCallMatcher, tokens: TokenSet) -> TokenSet:
@@ -124,8 +138,7 @@ class _FinishFilter:
             return True
         at = turn.num_tokens - turn.num_tokens % _CATCH_UP
         if at != self._depth[0]:
-            tracker = self._follow(turn, at).tracker
-            self._depth = (at, 0 if tracker is None else tracker.depth)
+            self._depth = (at, self._follow(turn, at).depth)
         return turn.num_tokens >= self._start - self._depth[1]
 
     def narrow_row(self, turn: ToolCallMatcher, row: npt.NDArray[np.int32]) -> None:
@@ -135,16 +148,13 @@ class _FinishFilter:
             end = turn.vocabulary.format.call_end if turn.phase is Phase.ARGUMENTS else self._budget.answer_end
             _allow_only(end, row)  # even if the client forbids it
             return
-        tracker = self._follow(turn, turn.num_tokens).tracker
-        if tracker is None:
-            return
-        self._budget.narrow(tracker, row)
+        self._budget.narrow(self._follow(turn, turn.num_tokens), row)
 
     def truncate(self, num_tokens: int) -> None:
         while self._trackers and self._trackers[-1].num_tokens > num_tokens:
             self._trackers.pop()
         if not self._trackers:
-            self._trackers.append(ArgumentsTracker())
+            self._trackers.append(ArgumentsTracker(follows_text=True))
         if self._depth[0] > num_tokens:
             self._depth = (0, 0)
 
@@ -156,7 +166,7 @@ class _FinishFilter:
     def _follow(self, turn: ToolCallMatcher, num_tokens: int) -> ArgumentsTracker:
         """The position after the first ``num_tokens`` tokens."""
         tracker = next((each for each in reversed(self._trackers) if each.num_tokens <= num_tokens), None)
-        tracker = tracker or ArgumentsTracker()
+        tracker = tracker or ArgumentsTracker(follows_text=True)
         if tracker.num_tokens < num_tokens:
             is_newest = tracker is self._trackers[-1]
             tracker = tracker.copy()

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.protocol import Failures
 from constrained_k2.errors import ConstrainedK2Error, SchemaTooCostly
+from constrained_k2.grammar.lark.text_grammar import TextGrammar
 from constrained_k2.vocabulary.bitmask import BitmaskRows
 
 _FREE_NS = 10_000_000  # of a step; most take 0.1 to 3 ms
@@ -42,6 +43,10 @@ class ClientTextMatcher:
         self._tokens = tokens
         self._spent_ns = 0
         self._begun = 0
+
+    @property
+    def text_grammar(self) -> TextGrammar | None:
+        return self._inner.text_grammar
 
     def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
         with self:

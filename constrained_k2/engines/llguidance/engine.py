@@ -216,6 +216,7 @@ class LLGuidanceGrammar:
             self.dfa = cache.dfa(source.model, source.direct)
         self.token_classes = cache.classes
         self.any_tokenization = source.any_tokenization
+        self.text_grammar = source.text_grammar
         self._is_xml = source.encoding == "xtml"
         self._source = source
         self.effort: Effort = source.effort
@@ -250,6 +251,7 @@ class LLGuidanceGrammar:
         prototype = self._prototype
         self.cost_bytes = self._text_bytes + (0 if prototype is None else lexer_bytes(prototype))
         self.cost_bytes += 0 if self._narrow is None else self._narrow.cost_bytes
+        self.cost_bytes += 0 if self.text_grammar is None else self.text_grammar.cost_bytes
         self.on_growth(self.cost_bytes)
 
     def following(self, *, may_relax: bool) -> "Iterator[LLGuidanceGrammar]":

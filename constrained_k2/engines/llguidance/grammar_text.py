@@ -20,6 +20,7 @@ from constrained_k2.grammar.lark.places import Places, places_of
 from constrained_k2.grammar.lark.small import MAX_HARD, MAX_HARD_TEXT, MAX_TEXT
 from constrained_k2.grammar.lark.state_model import StateModel, state_model
 from constrained_k2.grammar.lark.terminals import NO_FORCING, alone
+from constrained_k2.grammar.lark.text_grammar import TextGrammar, text_grammar
 from constrained_k2.grammar.lark.writer import Effort, LarkWriter
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.translation import found_anywhere
@@ -68,6 +69,7 @@ class GrammarText:
     places: Places | None = None  # of the arrays whose items a matcher compares
     has_open_keys: bool = False  # True if the grammar itself would let an object have a key twice
     direct: DirectModel | None = None  # of JSON, for masks without LLGuidance
+    text_grammar: TextGrammar | None = None  # of a text that follows a client's grammar, to complete it
     is_simple: bool = False  # True if LLGuidance reads it for certain, and no mask of it takes it to a limit
 
     @property
@@ -141,13 +143,15 @@ def answer_text(kind: Literal["regex", "lark"], text: str) -> GrammarText:
     Raises:
         Refused: LLGuidance rejects it, or it refers to tokens, which no answer may hold.
     """
-    lark = f"start: /{regex_to_lark(text, '')}/" if kind == "regex" else _lark(text)
-    return _clients(f"{NO_FORCING}\n{lark}", "json")
+    if kind == "lark":
+        text = _lark(text)
+    lark = f"start: /{regex_to_lark(text, '')}/" if kind == "regex" else text
+    return replace(_clients(f"{NO_FORCING}\n{lark}", "json"), text_grammar=text_grammar(kind, text))
 
 
 def input_text(kind: Literal["regex", "lark"], text: str, encoding: ArgumentEncoding) -> GrammarText:
     """Return the grammar of a custom tool's arguments; raises as :func:`custom_tool_text`, or :class:`Refused`."""
-    return _clients(custom_tool_text(kind, text, encoding), encoding)
+    return replace(_clients(custom_tool_text(kind, text, encoding), encoding), text_grammar=text_grammar(kind, text))
 
 
 def _clients(lark: str, encoding: ArgumentEncoding) -> GrammarText:

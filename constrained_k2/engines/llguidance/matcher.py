@@ -18,6 +18,7 @@ from constrained_k2.engines.llguidance.position import Expect
 from constrained_k2.engines.llguidance.written.filter import WrittenFilter
 from constrained_k2.engines.protocol import Failures
 from constrained_k2.errors import ConstrainedK2Error, SchemaTooCostly
+from constrained_k2.grammar.lark.text_grammar import TextGrammar
 from constrained_k2.vocabulary.bitmask import BitmaskRows, words_per_row
 
 if TYPE_CHECKING:
@@ -185,6 +186,10 @@ class LLGuidanceMatcher:
         self._ids.append(token_id)
         self._path.append(self._state)
         return True
+
+    @property
+    def text_grammar(self) -> TextGrammar | None:
+        return self.grammar.text_grammar
 
     def written(self) -> Sequence[int]:
         return self._ids

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -112,6 +112,7 @@ class XGrammarGrammar:
 class XGrammarMatcher:
     """The parse state of one call's arguments. Implements :class:`~constrained_k2.engines.protocol.ArgumentMatcher`."""
 
+    text_grammar: ClassVar[None] = None
     _matcher: xgrammar.GrammarMatcher
     _encode: Callable[[str], list[int]]
     _ids: list[int] = field(default_factory=list)

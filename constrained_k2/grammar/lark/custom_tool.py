@@ -14,7 +14,7 @@ inside JSON one may also end in front of an escaped character that it could go o
 import pkgutil
 import re
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
@@ -64,8 +64,7 @@ def custom_tool_text(syntax: Syntax, definition: str, encoding: Literal["json", 
         SchemaTooCostly: It is over a budget.
     """
     if len(definition) > _MAX_DEFINITION:
-        problem = f"the definition has {len(definition)} characters, over the limit of {_MAX_DEFINITION}"
-        raise _too_costly(problem, "definition_characters", _MAX_DEFINITION, len(definition))
+        raise _too_long(definition)
     form = RAW if encoding == "xtml" else JSON
     try:
         if syntax == "regex":
@@ -76,6 +75,27 @@ def custom_tool_text(syntax: Syntax, definition: str, encoding: Literal["json", 
         raise UnsupportedSchema("the definition is nested too deeply", "", "Flatten it") from None
     body = "\n".join([f"start: {one_string(INPUT, rule, form)}", *lines])
     return f"{NO_FORCING}\n{body}\n{XTML_PREAMBLE if encoding == 'xtml' else preamble('')}"
+
+
+class Definition(NamedTuple):
+    """What a definition says, as lark's trees."""
+
+    rules: Mapping[str, Tree[Token]]
+    ignored: Sequence[Tree[Token]]  # terminals
+    items_of: Callable[[Tree[Token]], Items]  # of a terminal in a rule, or of an ignored one
+
+
+def read_definition(definition: str) -> Definition:
+    """Read a Lark grammar; raises as :func:`custom_tool_text`."""
+    if len(definition) > _MAX_DEFINITION:
+        raise _too_long(definition)
+    found = _read(definition)
+    return Definition(found.rules, found.ignored, _Writer(found, RAW).items_of)
+
+
+def _too_long(definition: str) -> SchemaTooCostly:
+    problem = f"the definition has {len(definition)} characters, over the limit of {_MAX_DEFINITION}"
+    return _too_costly(problem, "definition_characters", _MAX_DEFINITION, len(definition))
 
 
 def _too_costly(problem: str, budget: str, limit: int, actual: int) -> SchemaTooCostly:
@@ -188,10 +208,7 @@ class _Writer:
             raise _too_costly(problem, "rules", _MAX_RULES, len(self._rules))
         rules = self._reachable()
 
-        def items_of(node: Any) -> Items:
-            return self._terminal(node, self._terminals).items
-
-        self._matches = LongestMatch(rules, self._ignored, items_of, _counts, self._form)
+        self._matches = LongestMatch(rules, self._ignored, self.items_of, repeat_counts, self._form)
         if not self._matches.has_text(rules["start"]):
             raise self._without_text()
         whole, lines = "r_start", list[str]()
@@ -297,6 +314,10 @@ class _Writer:
             problem = f"its terminals take more than {_MAX_TEXT} characters in LLGuidance's grammar"
             raise _too_costly(problem, "grammar_characters", _MAX_TEXT, self._written_text)
 
+    def items_of(self, node: Tree[Token]) -> Items:
+        """Return a terminal in a rule, parsed."""
+        return self._terminal(node, self._terminals).items
+
     def _terminal(self, node: Any, scope: Mapping[str, Tree[Token]]) -> _Terminal:
         """Return a part of a terminal, whose names are defined in ``scope``."""
         match node.data, node.children:
@@ -310,7 +331,7 @@ class _Writer:
                 return self._terminal(inner, scope)
             case ("expr", [inner, *counts]):
                 part = self._terminal(inner, scope)
-                return _repetition(part, *_counts(counts)) if counts[0] else part
+                return _repetition(part, *repeat_counts(counts)) if counts[0] else part
             case ("maybe", [inner]):
                 return _repetition(self._terminal(inner, scope), 0, 1)
             case ("literal", [Token(type="STRING", value=text)]):
@@ -356,8 +377,8 @@ def _is_doubled(way: Any, name: str) -> bool:
     return all(part.data == "name" and part.children == [Token("RULE", name)] for part in ends)
 
 
-def _counts(given: list[Any]) -> tuple[int, int | None]:
-    """Return the fewest and the most turns of a repetition."""
+def repeat_counts(given: list[Any]) -> tuple[int, int | None]:
+    """Return the fewest and the most turns of a repetition, by the parts of its tree behind what is repeated."""
     first = str(given[0])
     if first in _OPERATORS:
         return _OPERATORS[first]
@@ -372,7 +393,7 @@ def _counts(given: list[Any]) -> tuple[int, int | None]:
 def _repeated(given: list[Any]) -> str:
     if str(given[0]) in _OPERATORS:
         return str(given[0])
-    least, most = _counts(given)
+    least, most = repeat_counts(given)
     return f"{{{least},{most}}}"
 
 

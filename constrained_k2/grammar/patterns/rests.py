@@ -12,8 +12,7 @@ from constrained_k2.grammar.patterns.characters import Ranges, property_of, rang
 from constrained_k2.grammar.patterns.states import PatternStates
 from constrained_k2.grammar.patterns.tree import LOOKS, REPEATS, Item, Items, parse, parts
 
-_MAX_PLACES = 1024  # that one search meets, and
-_MAX_STEPS = 2048  # steps that it compares: a few milliseconds
+_MAX_PLACES = 1024  # that one search meets: a few milliseconds
 _LIKED = "a0A-_./ TZ"  # characters to write where several will do
 _ESCAPED = frozenset(map(ord, '"\\'))
 _SPACE = ord(" ")
@@ -24,10 +23,12 @@ _BOUNDARIES = ((sre.AT, sre.AT_BOUNDARY), (sre.AT, sre.AT_NON_BOUNDARY))
 _Place = tuple[tuple[int, ...], int]  # a term of each pattern, and the number of characters, up to the least
 
 
-def shortest_rest(states: Sequence[tuple[PatternStates, int]], least: int = 0) -> str | None:
+def shortest_rest(
+    states: Sequence[tuple[PatternStates, int]], least: int = 0, max_places: int = _MAX_PLACES
+) -> str | None:
     """Return a shortest text of at least ``least`` characters after which each pattern matches.
 
-    None if none is found within a limit.
+    None if none is found within a limit: ``max_places`` sets of terms are met, and twice as many steps compared.
 
     Raises:
         TooManyStates: A limit of the patterns is met.
@@ -35,7 +36,7 @@ def shortest_rest(states: Sequence[tuple[PatternStates, int]], least: int = 0) -
     """
     patterns = [pattern for pattern, _ in states]
     starts = product(*(pattern.terms(state) for pattern, state in states))
-    came: dict[_Place, tuple[_Place, str] | None] = dict.fromkeys((terms, 0) for terms in islice(starts, _MAX_PLACES))
+    came: dict[_Place, tuple[_Place, str] | None] = dict.fromkeys((terms, 0) for terms in islice(starts, max_places))
     left, steps = deque(came), 0
     while left:
         place = left.popleft()
@@ -44,11 +45,11 @@ def shortest_rest(states: Sequence[tuple[PatternStates, int]], least: int = 0) -
             return _written(place, came)
         for moves in product(*map(PatternStates.moves, patterns, terms)):
             steps += 1
-            if steps > _MAX_STEPS or len(came) >= _MAX_PLACES:
+            if steps > 2 * max_places or len(came) >= max_places:
                 return None
             after = tuple(term for _, term in moves), min(count + 1, least)
             if after not in came and (ranges := _common([ranges for ranges, _ in moves])):
-                came[after] = place, _liked(ranges)
+                came[after] = place, liked(ranges)
                 left.append(after)
     return None
 
@@ -93,8 +94,8 @@ def _common(several: list[Ranges]) -> Ranges:
     return common
 
 
-def _liked(ranges: Ranges) -> str:
-    """A character of these ranges, one without an escape if the beginning of a range has any."""
+def liked(ranges: Ranges) -> str:
+    """Return a character of these ranges, one without an escape if the beginning of a range has any."""
     liked = next((one for one in _LIKED if any(low <= ord(one) <= high for low, high in ranges)), None)
     if liked is not None:
         return liked

@@ -42,7 +42,7 @@ _MAX_WRITTEN_OUT = 1 << 18  # characters, of the properties of an expression
 _FLAGS = {"i": re.IGNORECASE, "s": re.DOTALL, "m": re.MULTILINE, "u": re.UNICODE}
 
 
-def parse_rust(pattern: str, flags: str = "", *, is_whole: bool = False) -> Items:
+def parse_rust(pattern: str, flags: str = "", *, is_whole: bool = False, may_be_lazy: bool = False) -> Items:
     """Return the tree of an expression, without assertions.
 
     Args:
@@ -50,6 +50,7 @@ def parse_rust(pattern: str, flags: str = "", *, is_whole: bool = False) -> Item
         flags: Letters behind it, as Lark writes them. Of letters in either case, those outside of ASCII that fold to
             an ASCII letter, such as the sign of Kelvin, are left out, also of negated classes.
         is_whole: A match is the whole text, so that anchors at the ends mean nothing.
+        may_be_lazy: Read lazy repetitions, which are greedy ones for a whole text.
 
     Raises:
         Untranslatable: It is malformed, or has a part that a grammar's terminal cannot have.
@@ -68,7 +69,7 @@ def parse_rust(pattern: str, flags: str = "", *, is_whole: bool = False) -> Item
         items = _without_ends(items, START, 0)
         items = _without_ends(items, END, -1)
     for operation, _ in walk(items):
-        if operation in _PROBLEMS:
+        if operation in _PROBLEMS and not (may_be_lazy and operation is sre.MIN_REPEAT):
             raise Untranslatable(_PROBLEMS[operation])
     return items
 

@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from constrained_k2.engines.protocol import ArgumentMatcher
+from constrained_k2.grammar.lark.text_state import begun_text
+from constrained_k2.grammar.spelling import JSON
 from constrained_k2.turn.drafts.json_tracker import JsonTracker
 from constrained_k2.turn.drafts.prompt_text import SPECIAL
 from constrained_k2.turn.drafts.schema_view import decoded
 from constrained_k2.turn.drafts.xtml.tracker import XtmlTracker
+from constrained_k2.turn.endings.text_endings import TextPosition
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase
 
@@ -22,11 +25,16 @@ _Decoder = codecs.getincrementaldecoder("utf-8")
 
 @dataclass(slots=True)
 class ArgumentsTracker:
-    """The position in the arguments or the answer after the first ``num_tokens`` tokens of a turn."""
+    """The position in the arguments or the answer after the first ``num_tokens`` tokens of a turn.
+
+    ``follows_text``: follow texts by their clients' grammars too, which takes longer.
+    """
 
     num_tokens: int = 0
     written: str = ""  # the end of all that was followed, with SPECIAL before each call's and for each marker
     tracker: Tracker | None = None  # the position in what is being written of them; None elsewhere
+    text: TextPosition | None = None  # the same in a text that follows a client's grammar
+    follows_text: bool = False
     _matcher: ArgumentMatcher | None = None  # that has taken it
     _followed: int = 0  # of its tokens
     _decoder: codecs.IncrementalDecoder = field(default_factory=partial(_Decoder, "replace"))
@@ -34,9 +42,21 @@ class ArgumentsTracker:
     def copy(self) -> "ArgumentsTracker":
         """An independent copy."""
         tracker = self.tracker and self.tracker.copy()
-        other = ArgumentsTracker(self.num_tokens, self.written, tracker, self._matcher, self._followed)
+        other = ArgumentsTracker(
+            self.num_tokens, self.written, tracker, self.text, self.follows_text, self._matcher, self._followed
+        )
         other._decoder.setstate(self._decoder.getstate())
         return other
+
+    @property
+    def depth(self) -> int:
+        """The number of containers and rules that are open."""
+        return (0 if self.tracker is None else self.tracker.depth) + (0 if self.text is None else self.text.state.depth)
+
+    @property
+    def begun_character(self) -> bytes:
+        """The bytes so far of a character whose last bytes are not written yet."""
+        return self._decoder.getstate()[0]
 
     def follow(self, turn: ToolCallMatcher, num_tokens: int | None = None) -> None:
         """Follow a turn from here to its first ``num_tokens`` tokens, by default to all of them."""
@@ -45,7 +65,7 @@ class ArgumentsTracker:
         if matcher is not self._matcher:
             if self._matcher is not None:  # its last tokens may have come with the next call's first ones
                 self._take(turn, self._matcher, len(self._matcher.written()))
-            self._matcher, self._followed, self.tracker = matcher, 0, None
+            self._matcher, self._followed, self.tracker, self.text = matcher, 0, None, None
             self._decoder.reset()
             self.written += SPECIAL
         if matcher is not None:
@@ -54,19 +74,22 @@ class ArgumentsTracker:
     def _take(self, turn: ToolCallMatcher, matcher: ArgumentMatcher, count: int) -> None:
         """Follow the tokens of a matcher up to its first ``count``."""
         vocabulary, markers = turn.vocabulary, turn.vocabulary.format
-        if self.tracker is None and matcher is turn.arguments:
-            self.tracker = _begun(turn, count)
-        if self.tracker is None or count <= self._followed:
+        if self._followed == 0 and matcher is turn.arguments:
+            self.tracker = self.tracker or _begun(turn, count)
+            if self.follows_text and self.text is None:
+                self.text = _begun_text(turn, matcher, count)
+        if (self.tracker is None and self.text is None) or count <= self._followed:
             return
         for token_id in matcher.written()[self._followed : count]:
-            if isinstance(self.tracker, XtmlTracker) and token_id in markers.argument_markers:
+            is_marker = isinstance(self.tracker, XtmlTracker) and token_id in markers.argument_markers
+            if is_marker:
                 self._decoder.reset()
-                self.tracker.feed(token_id)
-                text = SPECIAL
-            else:
-                text = self._decoder.decode(vocabulary.token_bytes(token_id))
-                self.tracker.feed(text)
-            self.written = (self.written + text)[-MAX_WRITTEN:]
+            piece = token_id if is_marker else self._decoder.decode(vocabulary.token_bytes(token_id))
+            if self.tracker is not None:
+                self.tracker.feed(piece)
+            if self.text is not None:
+                self.text = self.text.after(piece)
+            self.written = (self.written + (SPECIAL if isinstance(piece, int) else piece))[-MAX_WRITTEN:]
         self._followed = count
 
 
@@ -78,3 +101,13 @@ def _begun(turn: ToolCallMatcher, count: int) -> Tracker | None:
         return XtmlTracker(schema, markers) if markers.argument_encoding == "xtml" else JsonTracker(schema)
     is_answer = turn.phase is not Phase.ARGUMENTS and answer is not None and answer.kind == "json"
     return JsonTracker(decoded(answer.text)) if answer is not None and is_answer and count > 0 else None
+
+
+def _begun_text(turn: ToolCallMatcher, matcher: ArgumentMatcher, count: int) -> TextPosition | None:
+    """The position before a text by a client's grammar; None elsewhere, and if its rules are not known."""
+    grammar = matcher.text_grammar
+    if grammar is None or (turn.phase is not Phase.ARGUMENTS and count <= 0):
+        return None
+    form = turn.vocabulary.format.argument_encoding if turn.phase is Phase.ARGUMENTS else "answer"
+    escaped = map(chr, JSON.escapes) if form == "json" else ()
+    return TextPosition(begun_text(grammar, frozenset(escaped)), form)

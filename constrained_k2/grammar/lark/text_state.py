@@ -1,0 +1,298 @@
+r"""Follows a text by its client's grammar, and completes it soonest. The states of a text are immutable.
+
+    start: "(" start* ")" | /[a-z]+/ ";"        ((ab is in the terminal, in start, in start, in start; then ;)) follows
+
+The rules that a text is in are a stack whose parts all readings share (a graph-structured stack, as in GLL parsers).
+As in LLGuidance, a lexeme ends only in front of a character with which no terminal goes on. Inside JSON it may also end
+around an escaped character (:mod:`constrained_k2.grammar.patterns.runs`).
+"""
+
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator
+from heapq import heapify, heappop, heappush, nsmallest
+from itertools import count
+from math import inf
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+from constrained_k2.grammar.lark.text_grammar import Terminal, TextGrammar
+
+_MAX_READINGS = 64  # of one text at once
+_MAX_CREDIT, _CREDIT = 20_000, 64  # steps that a text may take, in all and more for each character: some 50 us
+_MAX_MEASURED = 8  # readings whose completions are compared
+_MAX_COMPLETIONS = 8
+_MAX_TRIED, _MAX_CHARACTERS = 256, 32  # states of a search, and characters that it tries in one
+_LIKELY = 24  # characters of a completion: no token is much longer
+
+
+class _Caller:
+    """A rule that a text is in, by the slots at which it may go on after it.
+
+    ``length``, ``behind`` and ``depth`` are those of its shortest completion, without the rules that need no more text:
+    characters, the slot and the caller after it, and the number of such callers.
+    """
+
+    __slots__ = ("__weakref__", "behind", "depth", "length", "rule", "ways")
+
+    def __init__(self, rule: int) -> None:
+        self.rule = rule  # its first slot
+        self.ways: dict[tuple[int, _Caller], None] = {}
+        self.length: float = inf
+        self.behind: tuple[int, _Caller] | None = None
+        self.depth = 0
+
+
+_Reading = tuple[int, int, int, _Caller]  # a terminal, its state, the slot behind it, and the caller of its rule
+_Begun = tuple[int, int, _Caller]  # a terminal that may begin, the slot behind it, and the caller of its rule
+_Place = tuple[int, _Caller]
+
+
+class _Text(NamedTuple):
+    """What all states of one text share."""
+
+    grammar: TextGrammar
+    terminals: list[Terminal]
+    escaped: Container[str]
+    callers: WeakValueDictionary[Any, _Caller]  # by their rules and ways: equal ones are one
+
+
+def begun_text(grammar: TextGrammar, escaped: Container[str] = ()) -> "TextState":
+    """Return the state before the first character; ``escaped``: the characters that are spelled with escapes."""
+    grammar.renew()
+    root = _Caller(-1)
+    root.length = 0
+    return TextState(
+        _Text(grammar, grammar.terminals, escaped, WeakValueDictionary()),
+        (),
+        ((grammar.start, root),),
+        _MAX_CREDIT,
+        was_escaped=False,
+    )
+
+
+class TextState:
+    """The readings of a text so far, of which one is LLGuidance's. Without any, no completion is known."""
+
+    __slots__ = ("_begun", "_credit", "_found", "_loops", "_places", "_text", "readings", "was_escaped")
+
+    def __init__(
+        self, text: _Text, readings: tuple[_Reading, ...], places: tuple[_Place, ...], credit: int, *, was_escaped: bool
+    ) -> None:
+        self.readings = readings
+        self.was_escaped = was_escaped
+        self._text = text
+        self._places = places  # those before the first character
+        self._credit = credit
+        self._loops: set[str] = set()  # characters that lead back here
+        self._begun: tuple[list[_Begun], int] | None = None
+        self._found: list[tuple[float, str]] | None = None  # completions: the length of each, its first characters
+
+    def after(self, text: str) -> "TextState":
+        """Return the state after more characters."""
+        state = self
+        for character in text:
+            state = state.step(character)
+        return state
+
+    def step(self, character: str) -> "TextState":
+        """Return the state after one more character."""
+        if character in self._loops:
+            return self
+        readings, work = self._readings_after(character)
+        if not readings and not character.isascii():  # a letter by newer tables than Python's
+            readings, more = self._readings_after("a")
+            work += more
+        was_escaped = character in self._text.escaped
+        if readings == self.readings and was_escaped == self.was_escaped and not self._places:
+            self._loops.add(character)
+            return self
+        credit = min(self._credit + _CREDIT, _MAX_CREDIT) - work
+        if credit < 0 or len(readings) > _MAX_READINGS:
+            readings = ()
+        return TextState(self._text, readings, (), credit, was_escaped=was_escaped)
+
+    def completions(self) -> Iterator[tuple[str, bool]]:
+        """Yield completions, the best first: the first characters of each, and True if they are all.
+
+        The shortest ones by the rules come last if a terminal swallows them: then a short search looks for another.
+        """
+        if self._found is None:
+            self._found = self._shortest()
+            if self._found and not self._is_right(self._found[0]):
+                self._found.sort(key=lambda each: not self._is_right(each))
+                if not self._is_right(self._found[0]):
+                    self._found[:0] = self._searched()
+        yield from ((text, len(text) == length) for length, text in self._found)
+
+    @property
+    def depth(self) -> int:
+        """The number of rules whose end the shortest completion has yet to write."""
+        found = min(self._measured(), key=lambda each: each[0], default=None)
+        return 0 if found is None else found[2][1].depth
+
+    @property
+    def least(self) -> float:
+        """The characters of the shortest completion by the rules; infinity if there is none."""
+        return min((length for length, _, _ in self._measured()), default=inf)
+
+    def _shortest(self) -> list[tuple[float, str]]:
+        measured = (each for each in self._measured() if each[0] < inf)
+        shortest = nsmallest(_MAX_COMPLETIONS, measured, key=lambda each: each[0])
+        found = ((length, suffix + self._text_from(place, _LIKELY - len(suffix))) for length, suffix, place in shortest)
+        return [each for each in found if each[1] or not each[0]]
+
+    def _is_right(self, completion: tuple[float, str]) -> bool:
+        """Return True if a completion's first characters bring the end nearer by as many."""
+        length, text = completion
+        return self.after(text).least <= length - len(text)
+
+    def _searched(self) -> list[tuple[float, str]]:
+        """Search a completion by A*: the shortest by the rules is a lower bound of those that are left."""
+        waiting: list[tuple[float, int, str, TextState]] = [(0, 0, "", self)]
+        seen = {(self.readings, self.was_escaped)}
+        tried = 0
+        while waiting and tried < _MAX_TRIED:
+            _, _, text, state = heappop(waiting)
+            for character in state.characters():
+                tried += 1
+                after = state.step(character)
+                least = after.least
+                if not least:
+                    return [(len(text) + 1, text + character)]
+                key = (after.readings, after.was_escaped)
+                if least < inf and key not in seen:
+                    seen.add(key)
+                    heappush(waiting, (len(text) + 1 + least, len(seen), text + character, after))
+        return []
+
+    def characters(self) -> list[str]:
+        """Return some characters that may come next."""
+        terminals, found = self._text.terminals, dict[str, None]()
+        for terminal, state, _, _ in self.readings:
+            found |= dict.fromkeys(terminals[terminal].characters(state))
+        for terminal, _, _ in self._next()[0]:
+            found |= dict.fromkeys(terminals[terminal].characters(terminals[terminal].start))
+        return [*found][:_MAX_CHARACTERS]
+
+    def _readings_after(self, character: str) -> tuple[tuple[_Reading, ...], int]:
+        """Return the readings after one more character, in an order that depends on the text alone, and the steps."""
+        terminals = self._text.terminals
+        readings, work = dict[_Reading, None](), len(self.readings)
+        for terminal, state, behind, caller in self.readings:
+            after = terminals[terminal].after(state, character)
+            if after is not None:
+                readings[terminal, after, behind, caller] = None
+        if not readings or self.was_escaped or character in self._text.escaped:
+            begun, steps = self._next()
+            work += steps
+            for terminal, behind, caller in begun:
+                after = terminals[terminal].after(terminals[terminal].start, character)
+                if after is not None:
+                    readings[terminal, after, behind, caller] = None
+        return tuple(readings), work
+
+    def _next(self) -> tuple[list[_Begun], int]:
+        """Return the terminals that may begin here, and the steps that it took to find them."""
+        if self._begun is None:
+            self._begun = self._beginnings()
+        return self._begun
+
+    def _beginnings(self) -> tuple[list[_Begun], int]:
+        grammar = self._text.grammar
+        waiting: list[_Place] = [*self._places]
+        waiting += (
+            (behind, caller)
+            for terminal, state, behind, caller in self.readings
+            if self._text.terminals[terminal].may_end(state)
+        )
+        seen, ended, new = set(waiting), set[_Caller](), set[_Caller]()
+        callees = dict[int, _Caller]()  # by the first slots of their rules
+        found, steps = dict[_Begun, None](), 0
+
+        def go(places: Iterable[_Place]) -> None:
+            waiting.extend(place for place in places if place not in seen)
+            seen.update(places)
+
+        while waiting:
+            slot, caller = waiting.pop()
+            moves = grammar.moves(slot)
+            steps += 1 + len(moves.terminals) + len(moves.rules)
+            if steps > self._credit:
+                return [], steps
+            found |= dict.fromkeys((terminal, behind, caller) for terminal, behind in moves.terminals)
+            if moves.ends:
+                ended.add(caller)
+                go(list(caller.ways))
+            for rule, behind in moves.rules:
+                callee = callees.get(rule)
+                if callee is None:
+                    callee = callees[rule] = _Caller(rule)
+                    new.add(callee)
+                    go([(rule, callee)])
+                # Behind a last part nothing follows but what follows its own rule, so that no stack grows by it.
+                # The same rule need not be left for what follows it in itself, with which it may go on as well.
+                ways = [(behind, caller)]
+                if grammar.moves(behind).only_ends and caller.ways and caller not in new:
+                    ways = [way for way in caller.ways if way[1] is not caller or rule != caller.rule]
+                callee.ways |= dict.fromkeys(ways)
+                steps += len(ways)
+                if callee in ended:
+                    go(ways)
+        known = self._interned(callees.values())
+        self._measure([callee for callee in callees.values() if callee not in known])
+        return list(dict.fromkeys((one, to, known.get(caller, caller)) for one, to, caller in found)), steps
+
+    def _interned(self, callees: Iterable[_Caller]) -> dict[_Caller, _Caller]:
+        """Return the known callers that equal some of the new ones, so that a list of equal parts adds no readings."""
+        known, left = dict[_Caller, _Caller](), set(callees)
+        for callee in callees:
+            left.remove(callee)
+            callee.ways = {(to, known.get(caller, caller)): None for to, caller in callee.ways}
+            if any(caller in left for _, caller in callee.ways):
+                continue
+            ways = frozenset((to, None if caller is callee else caller) for to, caller in callee.ways)
+            found = self._text.callers.setdefault((callee.rule, ways), callee)
+            if found is not callee:
+                known[callee] = found
+        for callee in callees:
+            callee.ways = {(to, known.get(caller, caller)): None for to, caller in callee.ways}
+        return known
+
+    def _measure(self, callees: Iterable[_Caller]) -> None:
+        """Measure the completions of new callers, which may be each other's, by Dijkstra's algorithm."""
+        lengths, number = self._text.grammar.lengths, count()
+        behind_of = defaultdict[_Caller, list[tuple[_Caller, int]]](list)
+        for callee in callees:
+            for behind, caller in callee.ways:
+                behind_of[caller].append((callee, behind))
+        waiting = [(caller.length, next(number), caller) for caller in behind_of if caller.length < inf]
+        heapify(waiting)
+        while waiting:
+            length, _, caller = heappop(waiting)
+            for callee, behind in behind_of[caller] if length == caller.length else ():
+                whole = lengths[behind] + length
+                if whole < callee.length:
+                    callee.length = whole
+                    callee.behind = (behind, caller) if lengths[behind] else caller.behind
+                    callee.depth = caller.depth + 1 if lengths[behind] else caller.depth
+                    heappush(waiting, (whole, next(number), callee))
+
+    def _measured(self) -> Iterator[tuple[float, str, _Place]]:
+        """Yield the readings' completions: the characters of each, the rest of its lexeme, the place behind that."""
+        lengths = self._text.grammar.lengths
+        for slot, caller in self._places:
+            yield lengths[slot] + caller.length, "", (slot, caller)
+        likely = nsmallest(_MAX_MEASURED, self.readings, key=lambda each: lengths[each[2]] + each[3].length)
+        for terminal, state, slot, caller in likely:
+            suffix = self._text.terminals[terminal].suffix(state)
+            if suffix is not None:
+                yield len(suffix) + lengths[slot] + caller.length, suffix, (slot, caller)
+
+    def _text_from(self, place: _Place | None, limit: int) -> str:
+        """Return the beginning of the shortest text from a place to the end."""
+        text = ""
+        while place is not None and len(text) < limit:
+            slot, caller = place
+            text += self._text.grammar.shortest(slot, limit - len(text))
+            place = caller.behind
+        return text

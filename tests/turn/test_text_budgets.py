@@ -1,0 +1,196 @@
+"""The finish reserve of texts that follow a client's grammar: custom tools in each format, and answers."""
+
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from constrained_k2 import Compiler, ToolCallSpec
+from constrained_k2.turn.finish_budget import FinishBudget
+from constrained_k2.turn.matcher import ToolCallMatcher
+from tests.budget import tries
+from tests.grammar.test_custom_tool import PATCH, SCRIPT
+from tests.turn.test_finish_budget import call_start, steps
+from tests.walks import row_of as mask
+
+RESERVE = 300  # with the tags of Kimi K3, which random choices split
+# Texts without an end of their own, each with what ends it.
+OPEN = (
+    ("[^;]+", ";"), ("[a-z ]*", '"'), ("[^\\n]*", "\n"), (".+", "\n"), ("[A-Z_]+", "="), ("(ab|ba)+", "."),
+    ("\\w+", "\\"), ("[0-9]{2,}", "-"), ("é+", "ü"),
+)  # fmt: skip
+CLOSED = ("x{2,4}y", "[0-9]{3}:", '"[^"\\n]*"', "if |else ", "<[a-z]+>", "'([^'\\\\]|\\\\.)*'")
+TEXTS = ("END\n", "a;", '"', "\\\n", "--", "\u4e2d")
+HAND = (
+    PATCH, SCRIPT, 'start: /[^;]+/ ";"', 'start: "\\"" /[a-z ]*/ "\\""', 'start: (/[a-z]+/ "\\n")+ "END"',
+    'start: /[a-z]+/ ("b" | "!!")', 'start: "(" start* ")" | /[a-z]+/ ";"',
+    'start: expr ";"\nexpr: expr ("+" | "*") expr | /[0-9]+/ | "(" expr ")"\n%ignore " "',
+)  # fmt: skip
+REGEXES = ("[a-z]+;[0-9]{4}", "(a|b)*abb", '"([^"\\\\]|\\\\.)*"', "[\\s\\S]*END", "(yes|no), because [^.]+\\.")
+
+
+def part(chance: random.Random, depth: int = 0) -> str:
+    """Return a part of a rule of which every text that is begun can be completed."""
+    kind = chance.randrange(4 if depth > 2 else 10)
+    if kind == 0:
+        text, end = chance.choice(OPEN)
+        return f"/{text}/ {json.dumps(end, ensure_ascii=False)}"
+    if kind == 1:
+        return f"/{chance.choice(CLOSED)}/"
+    if kind == 2:
+        return json.dumps(chance.choice(TEXTS), ensure_ascii=False)
+    if kind == 3:
+        return "nested"
+    inner = [part(chance, depth + 1) for _ in range(chance.randint(2, 3))]
+    if kind in {4, 5}:
+        return " ".join(inner)
+    if kind == 6:
+        return f"({' | '.join(inner)})"
+    if kind == 7:
+        return f"({inner[0]}){chance.choice(('+', '*', '?', '~2', '~1..3'))}"
+    return f"{chance.choice(('[', '{', '(*'))!r} {inner[0]} {chance.choice((']', '}', '*)'))!r}".replace("'", '"')
+
+
+def generated(seed: int) -> str:
+    chance = random.Random(seed)
+    nested = f'nested: "(" {part(chance, 1)} ")" | {part(chance, 2)} | "."'
+    return f"start: {part(chance)} {part(chance)}\n{nested}" + chance.choice(("", '\n%ignore " "'))
+
+
+def expression(seed: int) -> str:
+    chance = random.Random(seed)
+    ways = []
+    for _ in range(chance.randint(1, 2)):
+        text, end = chance.choice(OPEN)
+        ways.append(
+            f"(?:{chance.choice(CLOSED)})?(?:{text}){'[^abx]' if end == chr(92) else end}(?:{chance.choice(CLOSED)})"
+        )
+    return "|".join(ways)
+
+
+def custom(definition: str, syntax: str = "lark") -> dict[str, Any]:
+    form = {"type": "grammar", "syntax": syntax, "definition": definition}
+    return {"tools": [{"type": "custom", "name": "f", "format": form}], "tool_choice": "required"}
+
+
+def answer(definition: str, syntax: str = "grammar") -> dict[str, Any]:
+    return {"structured_outputs": {syntax: definition}}
+
+
+@pytest.fixture(scope="module", params=["small_compiler", "k3_small_compiler"], ids=["Kimi K2", "Kimi K3"])
+def compiler(request: pytest.FixtureRequest) -> Compiler:
+    found: Compiler = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(scope="module")
+def budget(compiler: Compiler) -> FinishBudget:
+    return FinishBudget(compiler.vocabulary)
+
+
+def matcher_of(compiler: Compiler, body: dict[str, Any]) -> ToolCallMatcher:
+    return compiler.compile(ToolCallSpec.from_openai(body)).matcher()
+
+
+def check_walks(compiler: Compiler, budget: FinishBudget, body: dict[str, Any], seeds: range) -> None:
+    """Random turns end within their budget."""
+    for seed in seeds:
+        chance, before = random.Random(seed), (0, 40, 120)[seed % 3]
+        matcher = matcher_of(compiler, body)
+        budget.apply(matcher, RESERVE + before, RESERVE)
+        ids = steps(matcher, chance, RESERVE + before)
+        assert matcher.is_terminated(), (body, compiler.vocabulary.decode(ids))
+
+
+def test_generated_grammars(compiler: Compiler, budget: FinishBudget) -> None:
+    for seed in range(tries(24)):
+        check_walks(compiler, budget, custom(generated(seed)), range(seed, seed + 3))
+
+
+def test_generated_expressions(compiler: Compiler, budget: FinishBudget) -> None:
+    for seed in range(tries(16)):
+        check_walks(compiler, budget, custom(expression(seed), "regex"), range(seed, seed + 3))
+        check_walks(compiler, budget, answer(expression(seed), "regex"), range(seed, seed + 2))
+
+
+def test_generated_answers(compiler: Compiler, budget: FinishBudget) -> None:
+    for seed in range(tries(16)):
+        definition = generated(seed)
+        if "~" not in definition and "%ignore" not in definition:  # LLGuidance writes counts otherwise
+            check_walks(compiler, budget, answer(definition), range(seed, seed + 3))
+
+
+@pytest.mark.parametrize("number", range(len(HAND)))
+def test_grammars(compiler: Compiler, budget: FinishBudget, number: int) -> None:
+    check_walks(compiler, budget, custom(HAND[number]), range(tries(6)))
+
+
+@pytest.mark.parametrize("pattern", REGEXES)
+def test_expressions(compiler: Compiler, budget: FinishBudget, pattern: str) -> None:
+    check_walks(compiler, budget, custom(pattern, "regex"), range(tries(6)))
+    check_walks(compiler, budget, answer(pattern, "regex"), range(tries(6)))
+
+
+@pytest.mark.parametrize("form", [answer('root ::= "(" root ")" | [a-z]+ ";"'), answer("^\\s*<x>.*?</x>$", "regex")])
+def test_other_answers(compiler: Compiler, budget: FinishBudget, form: dict[str, Any]) -> None:
+    check_walks(compiler, budget, form, range(tries(6)))
+
+
+def test_without_a_reserve_such_turns_are_cut(compiler: Compiler) -> None:
+    """So that the tests above are some."""
+    cut = 0
+    for seed in range(10):
+        matcher = matcher_of(compiler, custom(HAND[2 + seed % 3]))
+        steps(matcher, random.Random(seed), RESERVE)
+        cut += not matcher.is_terminated()
+    assert cut
+
+
+def test_rollbacks_and_forks_filter_alike(compiler: Compiler, budget: FinishBudget) -> None:
+    """A matcher that was taken back, forked or given several tokens at once has the mask of one that went straight."""
+    for seed in range(tries(8)):
+        body, chance = custom(generated(seed)), random.Random(seed)
+        matcher = matcher_of(compiler, body)
+        budget.apply(matcher, RESERVE + 30, RESERVE)
+        rows, ids = [], list[int]()
+        while not matcher.is_terminated():
+            rows.append(mask(matcher))
+            ids += steps(matcher, chance, 1)
+        other = matcher_of(compiler, body)
+        budget.apply(other, RESERVE + 30, RESERVE)
+        at = 0
+        while at < len(ids) - 1:
+            count = min(chance.randint(1, 9), len(ids) - 1 - at)
+            assert other.accept_tokens(ids[at : at + count])
+            at += count
+            fork = other.fork()
+            assert np.array_equal(mask(fork), rows[at])
+            back = chance.randrange(min(at, 6))
+            other.rollback(back)
+            at -= back
+            assert np.array_equal(mask(other), rows[at])
+            if back > 4:
+                other = fork
+                at += back
+
+
+def test_a_long_text_is_completed(small_compiler: Compiler) -> None:
+    vocabulary, line = small_compiler.vocabulary, "a line of a long text\n"
+    matcher = matcher_of(small_compiler, custom('start: (/[^\\n]+/ "\\n")+ "=" "END"'))
+    ids = [*call_start(vocabulary, "f"), *vocabulary.encode(json.dumps({"input": line * 400 + "a l"})[:-2])]
+    FinishBudget(vocabulary).apply(matcher, len(ids) + 40, 60)
+    assert matcher.accept_tokens(ids)
+    steps(matcher, random.Random(0), 40)
+    assert matcher.is_terminated()
+    assert vocabulary.decode(matcher.token_ids()).count("END") == 1
+
+
+def test_grammars_whose_rules_are_not_read_are_left_to_the_model(small_compiler: Compiler) -> None:
+    body = custom('start: ("a"~0..90)~0..90 ";"')
+    matcher, plain = matcher_of(small_compiler, body), matcher_of(small_compiler, body)
+    FinishBudget(small_compiler.vocabulary).apply(matcher, 100, 100)
+    ids = [*call_start(small_compiler.vocabulary, "f"), *small_compiler.vocabulary.encode('{"input": "a')]
+    assert matcher.accept_tokens(ids) and plain.accept_tokens(ids)
+    assert np.array_equal(mask(matcher), mask(plain))
