@@ -28,7 +28,7 @@ def state(definition: str, text: str = "", escaped: frozenset[str] = frozenset()
     [
         (NESTED, "", "()"), (NESTED, "((ab", ";))"), (NESTED, "((ab;", "))"), (NESTED, "()", ""),
         ('start: (/[a-z]+/ "\\n")+ "END"', "ab\ncd", "\nEND"), ('start: "\\"" /[a-z ]*/ "\\""', '"a b', '"'),
-        ("start: x~2..4 Y\nx: \"a\" | \"bc\"\nY: /[0-9]{3}/", "ab", "c000"), ('start: ["ab" "c"] "d"?', "a", "bc"),
+        ('start: x~2..4 Y\nx: "a" | "bc"\nY: /[0-9]{3}/', "ab", "c000"), ('start: ["ab" "c"] "d"?', "a", "bc"),
         (CALC, "1 + (2 * f(3, (4", ")))"), (CALC, "1 -", "0"), (CALC, "(1+2)", ""),
         ('start: s ";"\ns: s s | "a"', "a" * 500, ";"),  # any number of readings, and all go on alike
         ('start: word+ ";"\nword: /[a-z]/+', "a" * 500, ";"),
@@ -88,8 +88,9 @@ def test_texts_without_a_known_completion(definition: str, text: str) -> None:
     assert not list(state(definition, text + "a" * 50).completions())
 
 
-def test_letters_that_only_newer_tables_know_count_as_letters() -> None:
+def test_letters_by_other_tables_than_pythons_count_as_letters() -> None:
     assert next(state('start: /\\w+/ "."', "a\u0301").completions()) == (".", True)
+    assert next(state('start: /select/i "."', "\u017felec").completions()) == ("T.", True)
 
 
 def test_terminals_without_room_for_more_states_are_made_anew_for_later_texts() -> None:

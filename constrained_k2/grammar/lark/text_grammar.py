@@ -189,9 +189,9 @@ class TextGrammar:
                 before[to].append((slot, -1, None, to))
             for terminal, to in self._steps[slot]:
                 before[to].append((slot, terminal, None, to))
-            for rule, to in self._calls[slot]:
-                before[to].append((slot, -1, rule, to))
-                before[rule].append((slot, -1, rule, to))
+            for called, to in self._calls[slot]:
+                before[to].append((slot, -1, called, to))
+                before[called].append((slot, -1, called, to))
         done = set[int]()
         waiting: list[tuple[float, int]] = [(0, slot) for slot in self._ends]
         for slot in self._ends:

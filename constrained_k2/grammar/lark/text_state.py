@@ -99,9 +99,11 @@ class TextState:
         if character in self._loops:
             return self
         readings, work = self._readings_after(character)
-        if not readings and not character.isascii():  # a letter by newer tables than Python's
-            readings, more = self._readings_after("a")
-            work += more
+        if not character.isascii():  # letters by newer tables than Python's, and those that fold to an ASCII letter
+            for other in (character.casefold()[0], "a"):
+                if not readings:
+                    readings, more = self._readings_after(other)
+                    work += more
         was_escaped = character in self._text.escaped
         if readings == self.readings and was_escaped == self.was_escaped and not self._places:
             self._loops.add(character)

@@ -81,12 +81,14 @@ class ArgumentsTracker:
         if (self.tracker is None and self.text is None) or count <= self._followed:
             return
         for token_id in matcher.written()[self._followed : count]:
-            is_marker = isinstance(self.tracker, XtmlTracker) and token_id in markers.argument_markers
-            if is_marker:
+            piece: str | int = token_id
+            if isinstance(self.tracker, XtmlTracker) and token_id in markers.argument_markers:
                 self._decoder.reset()
-            piece = token_id if is_marker else self._decoder.decode(vocabulary.token_bytes(token_id))
-            if self.tracker is not None:
-                self.tracker.feed(piece)
+                self.tracker.feed(token_id)
+            else:
+                piece = self._decoder.decode(vocabulary.token_bytes(token_id))
+                if self.tracker is not None:
+                    self.tracker.feed(piece)
             if self.text is not None:
                 self.text = self.text.after(piece)
             self.written = (self.written + (SPECIAL if isinstance(piece, int) else piece))[-MAX_WRITTEN:]
