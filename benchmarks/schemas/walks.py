@@ -16,6 +16,7 @@ from constrained_k2.compiler.compiler import Compiler
 from constrained_k2.compiler.shared import GrammarOptions
 from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher
 from constrained_k2.errors import ConstrainedK2Error
+from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker
 from constrained_k2.turn.drafts.json_tracker import JsonTracker
 from constrained_k2.turn.endings.json_endings import endings
 from constrained_k2.turn.finish_budget import FinishBudget
@@ -118,7 +119,7 @@ def walk(grammar: ArgumentGrammar, vocabulary: Vocabulary, schema: Any, seed: in
                 steps += len(taken)
                 if taken:
                     continue
-                budget.narrow(position, row)
+                budget.narrow(ArgumentsTracker(tracker=position), row)
                 ids = allowed_ids(row)
             elif text.rstrip().endswith((b"{", b",")) and quote in ids and chance.random() < 0.5:
                 key = next((key for key in chance.sample(keys, len(keys)) if _take(matcher, key)), [])

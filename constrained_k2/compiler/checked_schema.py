@@ -1,26 +1,42 @@
 """Reads the text of a client's schema and checks it before an engine gets it."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from constrained_k2.errors import UnsupportedSchema, excerpt, kind_of_json
 from constrained_k2.schema.budget import check_budget
-from constrained_k2.schema.coverage import Status
+from constrained_k2.schema.coverage import Coverage, Status
 from constrained_k2.schema.dialects import NULLABLE, type_named
 from constrained_k2.schema.document import draft_of
+from constrained_k2.schema.undeclared_keys import REASON, UndeclaredKeys, takes_no_arguments
+
+Note = tuple[str, Status, str]
+"""The pointer of a keyword, its status and the reason."""
 
 
-def checked(schema: str, *, is_object: bool) -> tuple[str, tuple[Status, str] | None]:
-    """A schema within its budgets, and a note on its type."""
+def checked(schema: str, *, is_object: bool, undeclared_keys: UndeclaredKeys) -> tuple[str, Note | None]:
+    """A schema within its budgets, and a note on what is read otherwise than written."""
     document = _read(schema)
     check_budget(document)
-    note: tuple[Status, str] | None = None
+    note: Note | None = None
     is_object_only = document.get("type") == "object" and document.keys().isdisjoint(NULLABLE)
-    if is_object and (_ignores_siblings(document) or not is_object_only):
+    is_restricted = is_object and (_ignores_siblings(document) or not is_object_only)
+    if is_restricted:
         note = _restrict_to_objects(document)
-    elif schema.isascii():  # lone surrogates, which annotations may have, are escaped in it
+    if is_object and undeclared_keys == "forbid" and takes_no_arguments(document):
+        document["additionalProperties"] = False
+        note = note or ("#/properties", "narrowed", REASON)
+    elif not is_restricted and schema.isascii():  # lone surrogates, which annotations may have, are escaped in it
         return schema, None
     return json.dumps(document, separators=(",", ":")), note
+
+
+def noted(coverage: Coverage, note: Note) -> Coverage:
+    """A coverage with a note, and without the keyword that :func:`checked` has added for it."""
+    added = "#/additionalProperties" if note[2] == REASON else ""
+    coverage = replace(coverage, enforced=tuple(use for use in coverage.enforced if use.pointer != added))
+    return coverage.noting(*note)
 
 
 def _ignores_siblings(document: dict[str, Any]) -> bool:
@@ -38,17 +54,17 @@ def _read(schema: str) -> dict[str, Any]:
     return document
 
 
-def _restrict_to_objects(document: Any) -> tuple[Status, str] | None:
+def _restrict_to_objects(document: Any) -> Note | None:
     """Set a schema's type to object, in place, since arguments are always one; a note if it has another type."""
     for keyword in NULLABLE:
         document.pop(keyword, None)
-    note: tuple[Status, str] | None = None
+    note: Note | None = None
     declared = document.get("type", "object")
     names = declared if isinstance(declared, list) else [declared]
     if "object" not in names:
         is_read = any(type_named(name) in {"object", "any"} for name in names)
         how = "is read as 'object'" if is_read else "is left out: arguments are always an object"
-        note = ("read_as" if is_read else "relaxed", f"the type {', '.join(map(excerpt, names))} {how}")
+        note = ("#/type", "read_as" if is_read else "relaxed", f"the type {', '.join(map(excerpt, names))} {how}")
     if _ignores_siblings(document):  # the type would be one
         document["allOf"] = [*document.get("allOf", ()), {"$ref": document.pop("$ref")}]
     document["type"] = "object"

@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any, Literal, NamedTuple
 
 from constrained_k2.compiler.cache import CompileCounts, LeastRecentlyUsed, RecentKeys
-from constrained_k2.compiler.checked_schema import checked
+from constrained_k2.compiler.checked_schema import checked, noted
 from constrained_k2.engines.protocol import ArgumentEncoding, ArgumentGrammar, Engine
 from constrained_k2.errors import (
     ConstrainedK2Error,
@@ -244,17 +244,18 @@ class SharedGrammars:
     def _build(self, schema: str, engine: Engine, options: GrammarOptions) -> tuple[_Compiled, int]:
         """The outcome of compiling a schema, and its cost in the cache in bytes; a TimeoutError if it took too long."""
         try:
-            text, note = (
-                (schema, None) if options.kind != "json" else checked(schema, is_object=options.root == "object")
-            )
             kind, undeclared_keys = options.kind, options.undeclared_keys or self.undeclared_keys
+            text, note = schema, None
+            if kind == "json":
+                is_object = options.root == "object"
+                text, note = checked(schema, is_object=is_object, undeclared_keys=undeclared_keys)
 
             def work() -> tuple[ArgumentGrammar, float]:
                 begun = engine.clock()
                 if kind == "json":
                     grammar = engine.compile(text, undeclared_keys, options.encoding)
                     if note is not None:
-                        grammar.coverage = grammar.coverage.noting("#/type", *note)
+                        grammar.coverage = noted(grammar.coverage, note)
                 else:
                     grammar = engine.compile_text(kind, text, options.encoding if options.root == "object" else None)
                 return grammar, engine.clock() - begun

@@ -70,8 +70,8 @@ class ArgumentsText:
 
     @property
     def is_recoverable(self) -> bool:
-        """True if the text so far is a JSON object, or can be recovered as one."""
-        return _is_json(recover(self.written)[0], kind=dict)
+        """True if the text so far is JSON, or an object can be recovered from it."""
+        return _is_json(recover(self.written)[0])
 
     @property
     def written(self) -> str:

@@ -2,10 +2,14 @@
 
 Shapes are narrowed after the intersection of all subschemas, so that the branches of an ``allOf`` do not forbid each
 other's keys. Each alternative of an ``anyOf`` or ``oneOf`` declares its own keys.
+
+``"properties": {}`` declares no key, and so forbids none. At the root of a tool's schema it means that the tool takes
+no arguments: they are ``{}``.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from constrained_k2.errors import InvalidRequest, excerpt
 from constrained_k2.schema.shapes import ANY, NEVER, KeyMap, Object, Shape
@@ -14,6 +18,7 @@ UndeclaredKeys = Literal["allow", "forbid"]
 UNDECLARED_KEYS: tuple[UndeclaredKeys, ...] = get_args(UndeclaredKeys)
 DEFAULT: UndeclaredKeys = "forbid"
 EXPECTED = " or ".join(map(repr, UNDECLARED_KEYS))
+_WITHOUT_KEYS = {"type", "properties", "required", "title", "description", "$schema", "$id", "$comment"}
 REASON = "keys that the schema does not declare are not written"
 
 
@@ -23,6 +28,11 @@ def read_undeclared_keys(value: object, location: str = "undeclared_keys") -> Un
         if value == known:
             return known
     raise InvalidRequest(f"must be {EXPECTED}, not {excerpt(value)}", location)
+
+
+def takes_no_arguments(schema: Mapping[str, Any]) -> bool:
+    """True if a tool's schema declares ``"properties": {}``, and no keyword may allow other keys."""
+    return schema.get("properties") == {} and not schema.get("required") and schema.keys() <= _WITHOUT_KEYS
 
 
 def with_declared_keys(shape: Shape) -> Shape:

@@ -16,6 +16,7 @@ from constrained_k2.engines.llguidance.forced import forced_ids
 from constrained_k2.engines.protocol import ArgumentGrammar
 from constrained_k2.vocabulary.bitmask import allocate_bitmask
 from tests.data import suite
+from tests.schema.compilers import narrowed
 from tests.schema.test_cases import CASES
 from tests.schema.test_rules import OBJECTS
 from tests.schema.universe import UNIVERSE
@@ -48,7 +49,7 @@ def accepts_all_orders(grammar: ArgumentGrammar, value: dict[str, Any]) -> list[
 def test_exactly_the_valid_objects_are_written(schema: dict[str, Any]) -> None:
     schema = {"type": "object"} | schema
     grammar = compiled(json.dumps(schema))
-    assert not grammar.coverage.narrowed and not grammar.coverage.relaxed, grammar.coverage
+    assert not narrowed(grammar.coverage) and not grammar.coverage.relaxed, grammar.coverage
     validator = jsonschema.Draft202012Validator(schema)
     for value in UNIVERSE:
         if isinstance(value, dict):
@@ -81,7 +82,7 @@ def test_each_keyword_holds(case: dict[str, Any], *, inside: bool) -> None:
         assert grammar is as_json or not groups[0]
         return
     assert grammar.coverage == as_json.coverage
-    for instance in groups[0] if not grammar.coverage.narrowed else ():
+    for instance in groups[0] if not narrowed(grammar.coverage) else ():
         assert all(accepts_all_orders(grammar, instance)), instance
     for instance in groups[1] if not grammar.coverage.relaxed else ():
         assert not any(accepts_all_orders(grammar, instance)), instance
@@ -145,7 +146,7 @@ def test_many_required_keys(count: int) -> None:
     value = {key: number if number % 2 else str(number) for number, key in enumerate(keys)}
     assert accepts(grammar, pieces(value))
     assert not accepts(grammar, pieces({key: value[key] for key in keys[:-1]}))
-    assert bool(grammar.coverage.narrowed) == (count > 64)
+    assert bool(narrowed(grammar.coverage)) == (count > 64)
 
 
 def test_any_split_of_a_tag_is_allowed(small_vocabulary: Vocabulary) -> None:

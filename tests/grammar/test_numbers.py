@@ -5,6 +5,7 @@ and cannot end as a number there, as a sign, would never end.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from itertools import combinations_with_replacement
@@ -46,6 +47,7 @@ CROSSING = (
 PIECES = vocabulary_of(CROSSING)
 LONG = {raw: token for token in range(PIECES.size) if (raw := PIECES.ordinary_bytes(token))}
 ENGINE = LLGuidanceEngine(PIECES)
+MINUS_ZERO = re.compile(r"-0(?![.\d])")  # of a list, 0 has one spelling
 NEGATED = "negated: "  # of the reason why a part of a oneOf is narrowed
 PAIRS = list(combinations_with_replacement(KINDS, 2))
 
@@ -95,7 +97,8 @@ def test_two_kinds_of_numbers_in_the_same_place(one: str, other: str) -> None:
             for tokens in (written.encode(), tokens_of(written)):
                 matcher = grammar.matcher("")
                 is_written = all(map(matcher.accept, tokens)) and matcher.is_complete()
-                assert is_written == is_valid or (is_relaxed if is_written else is_narrowed), (schema, written)
+                is_known = is_relaxed if is_written else is_narrowed or MINUS_ZERO.search(written) is not None
+                assert is_written == is_valid or is_known, (schema, written)
 
 
 @pytest.mark.parametrize("name", ["integers", "from below zero", "negative fractions", "listed", "no integers"])

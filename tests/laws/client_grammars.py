@@ -29,7 +29,8 @@ _LETTERS = ("a", "b", "ab", '\\"', "\\\\", "\\n", "é", "日", "-", "=", " ", "E
 _CLASSES = ("[abc]", '[^"]', r"[^\n]", r"\w", r"\d", r"\s", ".", "[a-z-]", r"[^\W\d]", "é", "=", '"', r"[ \t]")
 _PLAIN = tuple(one for one in _CLASSES if not re.search(r"\\[wdsWD]", one))  # equal in LLGuidance's own dialect
 _COUNTS = ("+", "{1,3}", "{2}", "", "")
-_OPERATORS = ("?", "*", "+", "~2", "~1..3", "", "", "", "")
+_OPERATORS = ("?", "*", "+", "", "", "", "")
+_OF_LITERALS = (*_OPERATORS, "~2", "~1..3")  # the library takes minutes for groups in groups that are counted
 _STEP_SECONDS = 1.0  # of CPU: far over what any step may take, on any machine
 _WALK_TOKENS = 60
 _MAX_CHARACTERS = 60  # that the library reads in time
@@ -72,7 +73,7 @@ class _Draw:
         draw, kind = self._draw, self._draw.random()
         operator = draw.choice(_OPERATORS)
         if kind < 0.4:
-            return f'"{draw.choice(_LETTERS)}"{operator}'
+            return f'"{draw.choice(_LETTERS)}"{draw.choice(_OF_LITERALS)}'
         if kind < 0.65:
             return f"/{self.regex(1)}/{operator}"
         if kind < 0.8 and depth:

@@ -128,7 +128,7 @@ def test_a_schema_without_a_grammar_costs_only_its_tool(why: str, encoding: str)
         assert compiled.level("f") == "json_object" and compiled.level("g") == "strict"
         assert compiled.resolved_spec.tools == (Tool("f", strict=strict), compiled.spec.tools[1])
         assert not compiled.coverage("g").relaxed
-        texts = {"f": {"b": ["x"], "a": None}, "g": {"a": 1}}
+        texts: dict[str, dict[str, Any]] = {"f": {"b": ["x"], "a": None}, "g": {"a": 1}}
         for name, value in texts.items():
             tokens = (
                 encode(compiler.vocabulary, pieces(value))

@@ -32,7 +32,7 @@ REGEXES = ("[a-z]+;[0-9]{4}", "(a|b)*abb", '"([^"\\\\]|\\\\.)*"', "[\\s\\S]*END"
 
 
 def part(chance: random.Random, depth: int = 0) -> str:
-    """Return a part of a rule of which every text that is begun can be completed."""
+    """Return a part of a rule; every text of it that has begun can be completed."""
     kind = chance.randrange(4 if depth > 2 else 10)
     if kind == 0:
         text, end = chance.choice(OPEN)

@@ -221,7 +221,7 @@ def test_a_request_that_fails_ends_alone(
     """A grammar that cannot be compiled, or on which an engine gives up midway, fails its own request only."""
     engine = ScriptedEngine(config if speculative else plain_config, asynchronous=asynchronous)
     ids = [*render_tool_calls(CALL, vocabulary), vocabulary.format.turn_end]
-    uncompiled = {"type": "function", "function": {"name": "g", "parameters": {"not": {}}}}
+    uncompiled = {"type": "function", "function": {"name": "g", "parameters": {"not": {}}, "strict": True}}
     engine.add("uncompiled", admitted(vocabulary, REQUIRED | {"tools": [uncompiled]}), ids)
     engine.add("no spec", marked_only(vocabulary), ids)
     late = [*render_tool_calls([ToolCall("g", 0, "{}")], vocabulary), vocabulary.format.turn_end]

@@ -5,9 +5,9 @@
 LLGuidance's own limits count expressions and parser items, not the work that an ambiguous rule makes of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import thread_time_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,43 @@ from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.protocol import Failures
 from constrained_k2.errors import ConstrainedK2Error, SchemaTooCostly
 from constrained_k2.grammar.lark.text_grammar import TextGrammar
+from constrained_k2.schema.coverage import Coverage
 from constrained_k2.vocabulary.bitmask import BitmaskRows
+
+if TYPE_CHECKING:
+    from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar
 
 _FREE_NS = 10_000_000  # of a step; most take 0.1 to 3 ms
 _MOST_NS = 80_000_000  # of steps one after the other, above what is free
+
+
+class ClientTextGrammar:
+    """A compiled grammar of a client. Implements :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
+
+    Args:
+        inner: The grammar.
+        tokens: As :class:`ClientTextMatcher` takes them.
+    """
+
+    def __init__(self, inner: "LLGuidanceGrammar", tokens: npt.NDArray[np.int32] | None) -> None:
+        self._inner = inner
+        self._tokens = tokens
+        self.coverage: Coverage = inner.coverage
+
+    @property
+    def on_growth(self) -> Callable[[int], None]:
+        return self._inner.on_growth
+
+    @on_growth.setter
+    def on_growth(self, on_growth: Callable[[int], None]) -> None:
+        self._inner.on_growth = on_growth
+
+    @property
+    def cost_bytes(self) -> int:
+        return self._inner.cost_bytes
+
+    def matcher(self, location: str, *, may_relax: bool = False) -> "ClientTextMatcher":
+        return ClientTextMatcher(self._inner.matcher(location, may_relax=may_relax), location, self._tokens)
 
 
 class ClientTextMatcher:

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary, ref
 import llguidance
 import numpy as np
 
-from constrained_k2.engines.llguidance.client_text import ClientTextMatcher
+from constrained_k2.engines.llguidance.client_text import ClientTextGrammar
 from constrained_k2.engines.llguidance.forced import forced_ids
 from constrained_k2.engines.llguidance.grammar_text import (
     UNREADABLE,
@@ -144,19 +144,21 @@ class LLGuidanceEngine:
 
     def compile_text(
         self, kind: Literal["regex", "lark"], text: str, encoding: ArgumentEncoding | None = None
-    ) -> "LLGuidanceGrammar":
+    ) -> ClientTextGrammar:
         what = "regular expression" if kind == "regex" else "grammar"
         try:
             source = answer_text(kind, text) if encoding is None else input_text(kind, text, encoding)
-            return self._tried(self._probed(source, source.encoding), self._before_text[encoding])
+            tokens = None if encoding == "xtml" else self.mask_cache.text_tokens
+            grammar = ClientTextGrammar(self._probed(source, source.encoding), tokens)
+            return self._tried(grammar, self._before_text[encoding])
         except Refused as error:
             problem = f"LLGuidance does not accept this {what}: {_cause(error)}"
             raise UnsupportedSchema(problem, "", f"Correct the {what}", "", self.name) from None
 
-    def _tried(self, grammar: "LLGuidanceGrammar", before: list[int]) -> "LLGuidanceGrammar":
+    def _tried(self, grammar: ClientTextGrammar, before: list[int]) -> ClientTextGrammar:
         """Compute the first mask of a client's text: it may cost too much. Raises as the matcher of a call does."""
         matcher = grammar.matcher("")
-        row = np.zeros(words_per_row(len(grammar.token_classes)), np.int32)
+        row = np.zeros(words_per_row(len(self.mask_cache.classes)), np.int32)
         if all(map(matcher.accept, before)):
             matcher.fill(row)
             matcher.is_complete()
@@ -228,7 +230,6 @@ class LLGuidanceGrammar:
         self._narrow: LLGuidanceGrammar | None = None
         self._has_failed = False
         self.token = cache.token
-        self._text_tokens = cache.text_tokens if source.is_clients and not self._is_xml else None
         self._places = NO_PLACES if source.places is None else ItemPlaces(source.places, is_xml=self._is_xml)
         self._written_tokens = cache.written_tokens() if source.has_open_keys or source.places is not None else None
         self._tokenizer = tokenizer
@@ -293,14 +294,11 @@ class LLGuidanceGrammar:
     def coverage(self, coverage: Coverage) -> None:
         self._coverage = coverage
 
-    def matcher(self, location: str, *, may_relax: bool = False) -> LLGuidanceMatcher | ClientTextMatcher:
+    def matcher(self, location: str, *, may_relax: bool = False) -> LLGuidanceMatcher:
         tokens, written = self._written_tokens, None
         if tokens is not None:
             written = WrittenFilter(tokens, self._places, is_xml=self._is_xml, token=self.token)
-        matcher = LLGuidanceMatcher(self, location, may_relax=may_relax, written=written)
-        if not self._source.is_clients:
-            return matcher
-        return ClientTextMatcher(matcher, location, self._text_tokens)
+        return LLGuidanceMatcher(self, location, may_relax=may_relax, written=written)
 
     def copy(self) -> llguidance.LLMatcher:
         """Return a copy of the prototype, at the start of the arguments."""

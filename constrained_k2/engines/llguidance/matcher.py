@@ -263,7 +263,7 @@ class LLGuidanceMatcher:
         matcher = self._matcher
         if matcher is None:
             matcher = self._matcher = self._begin()
-        pending = self._ids[self._consumed :] if self._consumed < len(self._ids) else ()
+        pending = self._ids[self._consumed :] if self._consumed < len(self._ids) else []
         if self._is_stale and (pending or not for_mask):
             matcher.compute_bitmask()
             self._note_computed(matcher)
@@ -359,7 +359,7 @@ class LLGuidanceMatcher:
         self._masked, self._is_stale = 0, False
         return self._consumes(matcher, self._ids) and not matcher.is_error()
 
-    def _consumes(self, matcher: llguidance.LLMatcher, ids: Sequence[int]) -> bool:
+    def _consumes(self, matcher: llguidance.LLMatcher, ids: list[int]) -> bool:
         """Have LLGuidance consume tokens that were accepted before."""
         if self.watch is None:
             return matcher.try_consume_tokens(ids) == len(ids)

@@ -78,7 +78,7 @@ def custom_tool_text(syntax: Syntax, definition: str, encoding: Literal["json", 
 
 
 class Definition(NamedTuple):
-    """What a definition says, as lark's trees."""
+    """The rules and terminals of a definition, as lark's trees."""
 
     rules: Mapping[str, Tree[Token]]
     ignored: Sequence[Tree[Token]]  # terminals

@@ -245,7 +245,7 @@ def _in_parts(writer: "LarkWriter", shape: String, character: str) -> str:
     LLGuidance's lexer makes some expressions for each character of a terminal that is counted, and at most 250,000.
     """
     parts, more = divmod(shape.shortest, _PART)
-    ways = [(parts, parts, more, None)]
+    ways: list[tuple[int, int, int, int | None]] = [(parts, parts, more, None)]
     if shape.longest is not None:
         most, rest = divmod(shape.longest, _PART)
         ways = [(parts, parts, more, rest)]

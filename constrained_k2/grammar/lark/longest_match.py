@@ -168,7 +168,7 @@ def _either(one: Ends, other: Ends) -> Ends:
 
 def _sequence(left: Ends, right: Ends) -> Ends:
     meets = bool(left.after & right.first)
-    # A left part that may be empty is no way out: once it has begun, the text could never end.
+    # Also if the left part may be empty: once it has begun, the text could never end.
     if _NO_TEXT in {left, right} or (left.first and right.first and not right.may_be_empty and not meets):
         return _NO_TEXT
     first = (left.first if right.may_be_empty or meets else 0) | (right.first if left.may_be_empty else 0)

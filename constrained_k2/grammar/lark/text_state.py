@@ -48,7 +48,7 @@ _Place = tuple[int, _Caller]
 
 
 class _Text(NamedTuple):
-    """What all states of one text share."""
+    """The grammar of a text and what its states share."""
 
     grammar: TextGrammar
     terminals: list[Terminal]
@@ -71,7 +71,7 @@ def begun_text(grammar: TextGrammar, escaped: Container[str] = ()) -> "TextState
 
 
 class TextState:
-    """The readings of a text so far, of which one is LLGuidance's. Without any, no completion is known."""
+    """The readings of a text so far; one is LLGuidance's. Without any, no completion is known."""
 
     __slots__ = ("_begun", "_credit", "_found", "_loops", "_places", "_text", "readings", "was_escaped")
 

@@ -34,6 +34,10 @@ def value_text(value: Any, rule: Callable[[list[str]], str], *, signs_apart: boo
     return literal(json.dumps(value))
 
 
+LISTING = ("enum", "const")
+"""The keywords that list values."""
+
+
 def has_integer(value: Any) -> bool:
     """True if a value is an integer, or contains one."""
     if isinstance(value, list | dict):

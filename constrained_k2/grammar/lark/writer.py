@@ -33,7 +33,7 @@ from constrained_k2.grammar.lark.model import GrammarModel
 from constrained_k2.grammar.lark.objects import object_rule
 from constrained_k2.grammar.lark.small import is_usual
 from constrained_k2.grammar.lark.terminals import NO_FORCING, NUMBER, SIGN_APART, NoExactGrammar, one_of, preamble
-from constrained_k2.grammar.lark.values import has_integer, value_text
+from constrained_k2.grammar.lark.values import LISTING, has_integer, value_text
 from constrained_k2.grammar.productivity import Productivity, constants
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
 from constrained_k2.schema.budget import objects_in
@@ -213,8 +213,9 @@ class LarkWriter:
 
     def value_text(self, value: Any) -> str:
         """Return the grammar of one value."""
-        if has_integer(value):
-            note_integers(self, ("enum", "const"))
+        is_listed = has_integer(value) and "#" not in self.normalizer.occurrences(self.node, LISTING)
+        if is_listed:  # and not in an object or array that is
+            note_integers(self, LISTING)
         return value_text(value, self.choice, signs_apart=self.signs_apart)
 
     def terminal(self, expression: str) -> str:

@@ -18,7 +18,7 @@ PLACES = frozenset({"tools", "tool_choice", "parallel_tool_calls", "messages", "
 """The first words of locations in a request that have a label of their own."""
 
 BUDGETS = frozenset({field.name for kind in (Limits, SchemaBudget) for field in fields(kind)}) | {
-    "llguidance", "compile_ms", "compile_bytes", "request_ms", "nodes", "alternatives", "meetings", "count",
+    "llguidance", "mask_ms", "compile_ms", "compile_bytes", "request_ms", "nodes", "alternatives", "meetings", "count",
     "multiple"}  # fmt: skip
 """The names of all budgets."""
 
