@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 _OTHER_DIALECT = re.compile(r"\\[AZz]|\(\?P[<=]\w+[>)]|\A\^?\(\?[is]+\)")
 _IN_SLASHES = re.compile(r"/(\^.*\$)/([gisu]*)", re.DOTALL)  # a literal of JavaScript: as a pattern it matches nothing
+_LOOKS = ("(?=", "(?!", "(?<=", "(?<!")
 _REPEATS = frozenset("*+?{")
 _BACK_REFERENCE = re.compile(r"\\[1-9]|\\k<")
 _ITEM = re.compile(r"\\.?|\[(?:\\.|[^]\\])*[]\\]?|[()|]", re.DOTALL)  # an escape, a class, a parenthesis or a bar
@@ -35,6 +36,27 @@ def parts_of(pattern: str) -> PatternParts:
     if rest != "^" or not (found or absent):
         found.append(rest)
     return PatternParts(tuple(found), tuple(absent))
+
+
+def without_looks(pattern: str) -> str:
+    r"""A pattern without its look-around, which matches at least as much; the same pattern if that cannot be cut out.
+
+    ``^(?:\d{3}|(?=[\d.]{5}$)\d+\.\d{2})$`` becomes ``^(?:\d{3}|\d+\.\d{2})$``.
+    """
+    if _BACK_REFERENCE.search(pattern):
+        return pattern
+    text, at = "", 0
+    while at < len(pattern):
+        if pattern.startswith(_LOOKS, at):
+            end = _group_end(pattern, at)
+            if not end or pattern[end : end + 1] in _REPEATS:
+                return pattern
+        else:
+            item = _ITEM.match(pattern, at)
+            end = at + 1 if item is None else item.end()
+            text += pattern[at:end]
+        at = end
+    return text
 
 
 def in_ecma(pattern: str) -> str:

@@ -199,9 +199,9 @@ class ToolCallMatcher:
         return copy
 
     def forced_tokens(self, limit: int = 64) -> list[int]:
-        """At most ``limit`` tokens of the only possible continuation, in its likely tokenization; for draft tokens.
+        """At most ``limit`` tokens that every continuation starts with, in the canonical tokenization; for drafts.
 
-        It ends where arguments begin at the latest, since it compiles no schema.
+        Outside arguments they stop at the argument marker, so that no schema is compiled; inside, the engine is asked.
         """
         return self.automaton.forced_tokens(self.state, limit)
 

@@ -25,6 +25,38 @@ A: dict[str, Any] = {"properties": {"a": {"type": "integer"}}}
 B: dict[str, Any] = {"properties": {"b": {"type": "integer"}}}
 NEXT: dict[str, Any] = {"$ref": "#/$defs/n"}
 
+# A tool's root.
+NO_ARGUMENTS: list[dict[str, Any]] = [
+    {"properties": {}},
+    {"type": "object", "properties": {}, "required": [], "title": "T"},
+]
+ANY_ARGUMENTS: list[dict[str, Any]] = [
+    {}, {"type": "object"}, {"properties": {}, "additionalProperties": True}, {"properties": {}, "patternProperties": {"^x": {}}},
+    {"properties": {}, "required": ["x"]}, {"properties": {}, "anyOf": [{"required": ["x"]}, {}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", [*NO_ARGUMENTS, *ANY_ARGUMENTS], ids=json.dumps)
+def test_a_tool_with_empty_properties_takes_no_arguments(schema: dict[str, Any]) -> None:
+    vocabulary, takes_none = Vocabulary.of_bytes(), schema in NO_ARGUMENTS
+    for keys in ("forbid", "allow"):
+        compiler = Compiler(vocabulary, undeclared_keys=keys)
+        tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+        compiled = compiler.compile(ToolCallSpec.from_openai({"tools": [tool]}))
+        written = [all(map(compiled.arguments("f").accept, vocabulary.encode(text))) for text in ("{}", '{"x":1}')]
+        is_empty = takes_none and keys == "forbid"
+        assert written == ["x" not in schema.get("required", []), not is_empty], keys
+        coverage = compiled.coverage("f")
+        assert [use.pointer for use in coverage.narrowed] == ["#/properties"] * is_empty
+        assert (
+            "#/additionalProperties" not in {use.pointer for use in coverage.enforced}
+            or "additionalProperties" in schema
+        )
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    answer = Compiler(vocabulary).compile(ToolCallSpec.from_openai({"response_format": form})).answer()
+    assert answer is not None and all(map(answer.accept, vocabulary.encode('{"x":1}')))  # an answer is no tool's root
+
+
 # (schema, instances that forbid keeps, instances that allow accepts and forbid does not)
 CASES: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     "properties": (A, [{}, {"a": 1}, 1, [{"x": 1}]], [{"x": 1}, {"a": 1, "b": 1}]),

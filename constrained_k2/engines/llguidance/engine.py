@@ -52,6 +52,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 # Memory of a compiled grammar without its lexer, by the characters of its text: 20 to 80 bytes, measured.
 _COST_FACTOR = 40
 _COST_FLOOR = 40_000
+_MAX_DIGESTS = 4  # of schemas that share a grammar
 _logger = logging.getLogger(__name__)
 _MEASURED_AFTER_NS = 4_000_000  # of work by a grammar's lexer, which makes up to 1 MB; measuring takes 0.1 ms
 
@@ -186,8 +187,8 @@ def _cause(error: Refused) -> str:
 
 def _named(grammar: "LLGuidanceGrammar", schema: str) -> "LLGuidanceGrammar":
     """Give a grammar's states the digest of its schema, for the log."""
-    if grammar.dfa is not None:
-        grammar.dfa.digest = sha256(schema.encode(errors="backslashreplace")).hexdigest()[:16]
+    if grammar.dfa is not None and len(grammar.dfa.digests) < _MAX_DIGESTS:
+        grammar.dfa.digests[sha256(schema.encode(errors="backslashreplace")).hexdigest()[:16]] = None
     return grammar
 
 

@@ -9,7 +9,7 @@ The second call of a function that writes {"to": "up"} takes seven steps and sev
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from weakref import WeakValueDictionary
 
@@ -62,7 +62,7 @@ class LazyDfa:
             self.tracker.free_keys = self._residuals.free_keys
         self._states: dict[Position, DfaState] = {}
         self.paid_states = 0  # part of the cache's sum
-        self.digest = ""  # of the schema, for the log
+        self.digests: dict[str, None] = {}  # of its schemas, for the log: several may have one grammar
         self.start = DfaState(self.tracker.start)
 
     @property
@@ -94,7 +94,7 @@ class LazyDfa:
                 row = None if residual is None else self._direct.allowed(residual)
                 self.cache.evict_over_budget(self)  # which may drop this state: it keeps what is set below
                 if row is self._direct.empty:  # never believed: LLGuidance computes it again
-                    self.cache.note_empty_mask(self.digest)
+                    self.cache.note_empty_mask(self.digests)
                 elif row is not None:
                     assert residual is not None
                     state.allowed, state.is_direct = row, True
@@ -216,10 +216,11 @@ class MaskCache:
         self.tokens[token_id] = token
         return token
 
-    def note_empty_mask(self, digest: str) -> None:
-        """Count and log a mask without a token that was computed without LLGuidance, for the schema of this digest."""
+    def note_empty_mask(self, digests: Iterable[str]) -> None:
+        """Count and log a mask without a token that was computed without LLGuidance, for a schema of these digests."""
         self.on_empty_mask()
-        _logger.warning("schema %s: a mask allowed no token; LLGuidance computes it. Please report the schema.", digest)
+        message = "schema %s: a mask allowed no token; LLGuidance computes it. Please report the schema."
+        _logger.warning(message, " or ".join(digests))
 
     def use(self, dfa: LazyDfa) -> None:
         """Mark a grammar's states as recently used, and charge for new ones."""

@@ -1,6 +1,6 @@
 """Keywords for values of any type, numbers and strings. Numbers are exact fractions, as the schema spells them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from constrained_k2.errors import excerpt
@@ -9,7 +9,7 @@ from constrained_k2.schema.document import IllFormed
 from constrained_k2.schema.doubles import above, below
 from constrained_k2.schema.keywords.excluded import excluding
 from constrained_k2.schema.keywords.keyword import Children, Keyword, Reader, size_keywords
-from constrained_k2.schema.pattern import parts_of
+from constrained_k2.schema.pattern import parts_of, without_looks
 from constrained_k2.schema.shapes import EVERYTHING, Number, Shape, String, value_of
 from constrained_k2.schema.string_formats import FORMATS
 
@@ -89,6 +89,14 @@ def _pattern(read: Reader, *, holds: bool) -> Iterator[Shape]:
         pattern = read.in_ecma(pattern, "pattern")
         found, absent = parts_of(pattern)
         if problem := read.pattern_problem(pattern, "pattern"):
+
+            def enforced(parts: Iterable[str]) -> frozenset[str]:
+                return frozenset(part for part in parts if part and not read.pattern_problem(part, "pattern"))
+
+            rest = String(patterns=enforced(map(without_looks, found)), absent=enforced(absent))
+            if holds and rest != String():
+                problem += ", which is left out of it"
+                yield rest
             read.note("pattern", "relaxed", problem) if holds else read.note_negation("pattern", problem)
         elif holds:
             yield String(patterns=frozenset(found), absent=frozenset(absent))
