@@ -50,7 +50,7 @@ def compiler() -> Compiler:
 
 
 def begin(compiler: Compiler, properties: dict[str, Any]) -> ToolCallMatcher:
-    schema = {"type": "object", "properties": properties}
+    schema = {"type": "object", "properties": properties, "additionalProperties": True}
     tool = {"type": "function", "function": {"name": "t", "parameters": schema}}
     return compiler.compile(ToolCallSpec.from_openai({"tools": [tool], "tool_choice": "required"})).matcher()
 

@@ -300,7 +300,7 @@ def test_a_bad_request_ends_alone(model: Path, vocabulary: Vocabulary, compiler:
     engine = examining_every_step(model, vocabulary, drafts)
     unbuilt = {"type": "object", "properties": {"a": False}, "required": ["a"]}
     late = {
-        "tools": [{"type": "function", "function": {"name": "f", "parameters": unbuilt}}],
+        "tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": unbuilt}}],
         "tool_choice": "required",
     }
     bad = SamplingParams(extra_args={"constrained_k2": "{"})

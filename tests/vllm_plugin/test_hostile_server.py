@@ -59,9 +59,10 @@ class Load:
             await self.moved.wait()
 
 
-async def slow_one(client: openai.AsyncOpenAI, schema: Any) -> str:
+async def slow_one(client: openai.AsyncOpenAI, schema: Any, *, strict: bool) -> str:
     """Until the slow request's first token, or its refusal."""
     tools: Any = [tool(schema)]
+    tools[0]["function"]["strict"] = strict
     try:
         await client.chat.completions.create(
             model="kimi-k2", messages=[{"role": "user", "content": "Go on."}], tools=tools,
@@ -90,7 +91,7 @@ def test_others_go_on(server: VllmServer, parts: int, outcome: str) -> None:
                 for number in range(OTHERS):
                     group.create_task(load.others(number))
                 await load.until_all_moved(Counter())
-                slow = asyncio.create_task(slow_one(client, schema))
+                slow = asyncio.create_task(slow_one(client, schema, strict=outcome != "served"))
                 await load.until_all_moved(load.sent.copy())
                 if outcome != "served":
                     assert not slow.done(), "the second of its compilation passed before each other had more tokens"

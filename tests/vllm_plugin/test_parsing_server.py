@@ -158,7 +158,7 @@ def test_finish_reasons(server: VllmServer, vocabulary: Vocabulary, kind: str, t
 def test_no_calls_where_none_were_wanted(server: VllmServer, vocabulary: Vocabulary) -> None:
     ids = [*vocabulary.encode("Look: "), *render_tool_calls([CALL], vocabulary)]
     ((whole, stream),) = ask_both(server, [scripted_request(ids, vocabulary, tool_choice="none")])
-    assert whole[0].shown == stream[0].shown == ("stop", "", vocabulary.decode(ids), [])
+    assert whole[0].shown == stream[0].shown == ("stop", "", "Look: ", [])
 
 
 @on("logits_processor")

@@ -87,7 +87,7 @@ def test_schemas_that_would_end_the_server(server: VllmServer, client: openai.Op
     deep = {"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": links | {"d1500": {}}}
     wide = {"type": "object", "properties": {"a": {"enum": list(range(20_000))}}}
     for parameters in (deep, wide):
-        spec = json.dumps({"tools": [function("f", parameters=parameters)], "tool_choice": "required"})
+        spec = json.dumps({"tools": [function("f", strict=True, parameters=parameters)], "tool_choice": "required"})
         with pytest.raises(openai.BadRequestError, match="is over the"):
             client.completions.create(
                 model="kimi-k2", prompt="hi", max_tokens=5, extra_body={"vllm_xargs": {"constrained_k2": spec}}
@@ -124,7 +124,7 @@ def test_bad_requests_and_aborts_do_not_disturb_the_others(server: VllmServer, c
         async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=120) as opened:
 
             async def bad(number: int) -> str:
-                tools = [function("f", parameters={"not": {}})] if number % 2 else [function("")]
+                tools = [function("f", strict=True, parameters={"not": {}})] if number % 2 else [function("")]
                 body: dict[str, Any] = {"model": "kimi-k2", "messages": MESSAGES, "tools": tools}
                 with pytest.raises(openai.BadRequestError):
                     await opened.chat.completions.create(**body)
