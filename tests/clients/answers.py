@@ -94,10 +94,14 @@ def _responses(answer: dict[str, Any]) -> Answer:
 
 
 def _function_calls(items: list[dict[str, Any]]) -> tuple[tuple[str, str, str], ...]:
-    """The calls of response items; vLLM's prompt has a namespace's tool as ``NAMESPACE__NAME``."""
-    calls = [item for item in items if item["type"] == "function_call"]
+    """The calls of response items; vLLM's prompt has a namespace's tool as ``NAMESPACE__NAME``.
+
+    A custom tool's text is the argument ``input``, as in chats.
+    """
+    calls = [item for item in items if item["type"] in {"function_call", "custom_tool_call"}]
     names = ("__".join(filter(None, (call.get("namespace"), call["name"]))) for call in calls)
-    return tuple((call["call_id"], name, call["arguments"]) for call, name in zip(calls, names, strict=True))
+    arguments = (call["arguments"] if "arguments" in call else json.dumps({"input": call["input"]}) for call in calls)
+    return tuple((call["call_id"], *parts) for call, *parts in zip(calls, names, arguments, strict=True))
 
 
 def _responses_stream(events: list[dict[str, Any]]) -> Answer:
