@@ -213,6 +213,17 @@ class Record:
     duration_ms: float = 0.0  # from sending the last attempt to the end of its answer
     gaps_ms: tuple[float, ...] = field(default=(), repr=False)  # between tokens, at most MAX_GAPS
     declined: bool = False  # the server says that a call was declined
+    max_tokens: int | None = None  # the limit of the request; None if it is not known
+
+    @property
+    def is_cut(self) -> bool:
+        """True if ``max_tokens`` cut the answer off.
+
+        This package's server also says "length" if a call has ended and its arguments are no JSON.
+        """
+        if self.finish_reason != "length" or self.max_tokens is None or self.completion_tokens is None:
+            return self.finish_reason == "length"
+        return not self.calls or self.completion_tokens >= self.max_tokens
 
     @classmethod
     def of(cls, answer: ChatAnswer, key: str = "", repetition: int = 0, **fields: Any) -> Self:

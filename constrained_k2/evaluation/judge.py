@@ -97,7 +97,7 @@ def judge(sample: Sample, record: Record, wire_format: WireFormat = KIMI_K2) -> 
     if record.status != SUCCESS:
         return Judgement(Counts(requests=1), record.failure, (f"{record.failure}: {record.error}",))
     values = Counter({"requests": 1, "success": 1} | _verifier_counts(sample, record))
-    if record.finish_reason == "length":
+    if record.is_cut:
         problem = f"truncated: cut off by max_tokens after {record.completion_tokens or 'an unknown number of'} tokens"
         return Judgement(Counts(**values, truncated=1), "truncated", (problem,))
     problems: list[str] = []
@@ -154,7 +154,7 @@ def is_successful_tool_call(calls: tuple[tuple[str, str, str], ...], tools: Mapp
 
 
 def _verifier_counts(sample: Sample, record: Record) -> dict[str, int]:
-    calls = record.finish_reason == "tool_calls"
+    calls = record.finish_reason == "tool_calls" or (record.finish_reason == "length" and not record.is_cut)
     values = {"finish_tool_calls": int(calls)}
     if calls:
         values["successful_tool_call"] = int(is_successful_tool_call(record.calls, sample.tools))

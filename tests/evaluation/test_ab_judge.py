@@ -89,6 +89,22 @@ def test_a_truncated_answer_counts_as_that_only() -> None:
     assert (found.counts.truncated, found.counts.calls, found.counts.due, found.counts.in_form) == (1, 0, 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("limit", "tokens", "is_cut"), [(100, 99, False), (100, 100, True), (None, 9, True), (9, None, True)]
+)
+def test_a_call_that_has_ended_is_not_truncated(limit: int | None, tokens: int | None, *, is_cut: bool) -> None:
+    """This package's server says "length" of a call whose arguments are no JSON."""
+    one = call('{"city": "Os')
+    record = Record("k", 0, "success", finish_reason="length", calls=(one,), completion_tokens=tokens, max_tokens=limit)
+    found = judge(read_sample(body(), 1), record)
+    assert (found.kind == "truncated", found.counts.calls, found.counts.finish_tool_calls) == (
+        is_cut,
+        1 - is_cut,
+        1 - is_cut,
+    )
+    assert found.counts.successful_tool_call == found.counts.valid == 0
+
+
 def test_ids_count_on_from_the_history() -> None:
     before = {
         "id": "functions.get_weather:0",

@@ -153,7 +153,7 @@ def test_more_branches_than_are_written_are_relaxed_and_refused_if_strict() -> N
     assert_relaxed({"type": "object", "allOf": groups}, "#/allOf")
 
 
-PATTERNS = [r"(a+)\1", r"^(?:(?=a)b|cc)*d", r"^[]$", r"(?m:^a)", r"(?>a|b)", r"^(?:(?<=a)b|a)*$"]
+PATTERNS = [r"(a+)\1", r"^(?:(?=a)b\b|cc)*d", r"^[]$", r"(?m:^a)", r"(?>a|b)", r"^(?:(?<=a)b\B|a)*$"]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

@@ -13,13 +13,16 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from lark import Lark
 from lark.exceptions import LarkError
 
 from constrained_k2 import SchemaTooCostly, ToolCallSpec, UnsupportedSchema
-from constrained_k2.vocabulary.bitmask import allowed_ids
+from constrained_k2.vocabulary.bitmask import TokenSet, allocate_bitmask, allowed_ids
 from tests.laws.examples import Fault
 from tests.laws.feeding import Bench, Broken, Piece, has
 from tests.xtml import block, encode
@@ -156,6 +159,16 @@ def _step(matcher: Any, row: Any, begun: float) -> None:
         raise Broken("a step takes long", f"{time.thread_time() - begun:.1f} s")
 
 
+@cache
+def _short_tokens(bench: Bench) -> npt.NDArray[np.int32]:
+    """The tokens of at most two bytes, int32 ``[words]``."""
+    row = allocate_bitmask(1, bench.vocabulary.size)[0]
+    TokenSet([token for token in range(bench.vocabulary.size) if bench.size(token) < 3], bench.vocabulary.size).fill(
+        row
+    )
+    return row
+
+
 def _walk(bench: Bench, matcher: Any, draw: random.Random, grammar: Grammar) -> str | None:
     """The text that random masks write; None if it does not end."""
     ids: list[int] = []
@@ -166,9 +179,9 @@ def _walk(bench: Bench, matcher: Any, draw: random.Random, grammar: Grammar) -> 
         _step(matcher, bench.row, begun)
         if not bench.row.any():
             raise Broken("a mask is empty", bench.shown(ids))
-        allowed = [int(token) for token in allowed_ids(bench.row)]
-        short = [token for token in allowed if bench.size(token) < 3]  # most others hardly ever end a text
-        token = draw.choice(short if short and draw.random() < 0.8 else allowed)
+        likely = bench.row & _short_tokens(bench)  # most others hardly ever end a text
+        allowed = allowed_ids(likely if likely.any() and draw.random() < 0.8 else bench.row)
+        token = int(draw.choice(allowed))
         if token == bench.stop:
             break
         if not matcher.accept(token):

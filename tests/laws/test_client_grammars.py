@@ -10,7 +10,7 @@ from tests.laws import client_grammars
 from tests.laws.client_grammars import Grammar, broken_laws, faults_of
 from tests.laws.feeding import Bench
 
-EXAMPLES = tries(120, fast=24)
+EXAMPLES = tries(60, fast=16)
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,8 @@ class Endpoint:
             started, timing = round(time.time(), 3), _Timing()
             try:
                 answer = await self._attempt(request, timing)
-                record, self._missed = Record.of(answer, key, repetition), 0
+                limit = request.get("max_completion_tokens") or request.get("max_tokens")
+                record, self._missed = Record.of(answer, key, repetition, max_tokens=limit), 0
                 break
             except NoAnswer as failed:
                 self._missed = self._missed + 1 if failed.failure == "connection" else 0
