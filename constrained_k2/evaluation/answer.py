@@ -219,7 +219,7 @@ class Record:
     def is_cut(self) -> bool:
         """True if ``max_tokens`` cut the answer off.
 
-        This package's server also says "length" if a call has ended and its arguments are no JSON.
+        This package's server also says "length" if a call has ended and its arguments do not parse as JSON.
         """
         if self.finish_reason != "length" or self.max_tokens is None or self.completion_tokens is None:
             return self.finish_reason == "length"

@@ -54,7 +54,7 @@ def test_a_tool_with_empty_properties_takes_no_arguments(schema: dict[str, Any])
         )
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
     answer = Compiler(vocabulary).compile(ToolCallSpec.from_openai({"response_format": form})).answer()
-    assert answer is not None and all(map(answer.accept, vocabulary.encode('{"x":1}')))  # an answer is no tool's root
+    assert answer is not None and all(map(answer.accept, vocabulary.encode('{"x":1}')))  # an answer, not a tool's root
 
 
 # (schema, instances that forbid keeps, instances that allow accepts and forbid does not)

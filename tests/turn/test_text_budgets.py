@@ -19,7 +19,7 @@ RESERVE = 300  # with the tags of Kimi K3, which random choices split
 # Texts without an end of their own, each with what ends it.
 OPEN = (
     ("[^;]+", ";"), ("[a-z ]*", '"'), ("[^\\n]*", "\n"), (".+", "\n"), ("[A-Z_]+", "="), ("(ab|ba)+", "."),
-    ("\\w+", "\\"), ("[0-9]{2,}", "-"), ("é+", "ü"),
+    ("\\w+", "\\"), ("[0-9]{2,}", "-"), ("é+", "日"),
 )  # fmt: skip
 CLOSED = ("x{2,4}y", "[0-9]{3}:", '"[^"\\n]*"', "if |else ", "<[a-z]+>", "'([^'\\\\]|\\\\.)*'")
 TEXTS = ("END\n", "a;", '"', "\\\n", "--", "\u4e2d")
@@ -35,7 +35,7 @@ def part(chance: random.Random, depth: int = 0) -> str:
     """Return a part of a rule; every text of it that has begun can be completed."""
     kind = chance.randrange(4 if depth > 2 else 10)
     if kind == 0:
-        text, end = chance.choice(OPEN)
+        text, end = chance.choice(OPEN[4:] if depth else OPEN)  # a wide one would swallow what is beside it
         return f"/{text}/ {json.dumps(end, ensure_ascii=False)}"
     if kind == 1:
         return f"/{chance.choice(CLOSED)}/"

@@ -39,6 +39,7 @@ _MAX_TEXTS = 2048  # that patterns were looked for in, and whether they were fou
 _MAX_MEMBERS = MAX_GRAMMAR_SIZE // 2  # in JSON each takes at least 3 symbols (1.7.6): no need to let it read
 # The strings, comments and regular expressions of a Lark grammar, in which "<" refers to no token.
 _LARK_TEXT = re.compile(r"\"(?:\\.|[^\"\\])*\"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\])+/", re.DOTALL)
+_OPTIONS = re.compile(r"^%llguidance[ \t]*\{[^}\n]*\}", re.MULTILINE)  # say nothing about texts
 _MAX_EBNF = 1 << 16  # characters that are converted, a second a megabyte
 
 
@@ -146,7 +147,8 @@ def answer_text(kind: Literal["regex", "lark"], text: str) -> GrammarText:
     if kind == "lark":
         text = _lark(text)
     lark = f"start: /{regex_to_lark(text, '')}/" if kind == "regex" else text
-    return replace(_clients(f"{NO_FORCING}\n{lark}", "json"), text_grammar=text_grammar(kind, text))
+    rules = text_grammar(kind, _OPTIONS.sub("", text) if kind == "lark" else text)
+    return replace(_clients(f"{NO_FORCING}\n{lark}", "json"), text_grammar=rules)
 
 
 def input_text(kind: Literal["regex", "lark"], text: str, encoding: ArgumentEncoding) -> GrammarText:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from lark import Token, Tree
 
-from constrained_k2.grammar.patterns.characters import Ranges, Untranslatable
+from constrained_k2.grammar.patterns.characters import Ranges, Untranslatable, complement
 from constrained_k2.grammar.patterns.states import PatternStates, TooManyStates
 from constrained_k2.grammar.patterns.tree import Items
 from constrained_k2.grammar.patterns.ways import END, START
@@ -22,6 +22,12 @@ from constrained_k2.schema.compile_pool import check_deadline
 
 _MAX_STEPS = 50_000  # of the DFA states of one terminal, by ranges of characters
 _ALL: Ranges = [(0, TOP)]
+_FIRST_BYTES = (
+    (0x10000, 18),
+    (0x800, 12),
+    (0x80, 6),
+    (0, 0),
+)  # first characters of 4 to 1 bytes, bits behind the first byte
 
 
 class Ends(NamedTuple):
@@ -184,17 +190,19 @@ def _ends_of(items: Items, escaped: Ranges) -> tuple[bool, Ranges, Ranges]:
         begin = frozenset(states.terms(states.start))
         may_be_empty = any(map(states.may_end, begin))
         first = [one for term in begin for ranges, _ in states.moves(term) for one in ranges]
-        waiting, seen, steps = [begin], {begin}, 0
+        waiting, seen, steps = [(begin, False)], set[frozenset[int]](), 0
         while waiting:
-            state = waiting.pop()
-            may_end = any(map(states.may_end, state)) and state is not begin
+            state, has_begun = waiting.pop()
+            may_end = has_begun and any(map(states.may_end, state))
+            taken: Ranges = []
             for low, high, following in _steps(states, state):
                 steps += 1
-                if not following and may_end:
-                    after.append((low, high))
-                elif following and following not in seen:
+                if following:
+                    taken.append(_with_first_bytes(low, high))
+                if following and following not in seen:
                     seen.add(following)
-                    waiting.append(following)
+                    waiting.append((following, True))
+            after += complement(taken) if may_end else []
             if steps > _MAX_STEPS:
                 return may_be_empty, first, _ALL
             if after and after[-1] == _ALL[0]:
@@ -202,6 +210,17 @@ def _ends_of(items: Items, escaped: Ranges) -> tuple[bool, Ranges, Ranges]:
     except (TooManyStates, Untranslatable):
         after = _ALL
     return may_be_empty, first, after
+
+
+def _with_first_bytes(low: int, high: int) -> tuple[int, int]:
+    """Return a range with all characters that begin with the same bytes in UTF-8: the lexer reads bytes."""
+    return _same_first_byte(low)[0], _same_first_byte(high)[1]
+
+
+def _same_first_byte(code: int) -> tuple[int, int]:
+    """Return the range of the characters that begin with the same byte as one of them."""
+    first, bits = next((first, bits) for first, bits in _FIRST_BYTES if code >= first)
+    return max(code >> bits << bits, first), ((code >> bits) + 1 << bits) - 1
 
 
 def _steps(states: PatternStates, state: frozenset[int]) -> Iterator[tuple[int, int, frozenset[int]]]:
