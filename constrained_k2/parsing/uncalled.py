@@ -16,7 +16,7 @@ class UncalledFilter:
         self._in_section = self._in_call = False
 
     def keep(self, token_ids: Iterable[int]) -> list[int]:
-        """The next tokens, without those of calls."""
+        """The next tokens, without the tokens of calls."""
         return [token_id for token_id in token_ids if self._is_kept(token_id)]
 
     def _is_kept(self, token_id: int) -> bool:

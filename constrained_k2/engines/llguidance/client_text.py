@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
+from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher, fill_each
 from constrained_k2.engines.protocol import Failures
-from constrained_k2.errors import ConstrainedK2Error, SchemaTooCostly
+from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.grammar.lark.text_grammar import TextGrammar
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.vocabulary.bitmask import BitmaskRows
@@ -89,14 +89,7 @@ class ClientTextMatcher:
 
     @staticmethod
     def fill_batch(batch: Sequence[tuple[Any, int]], rows: BitmaskRows) -> Failures:
-        """Fill the rows one by one, on this thread, whose CPU time is counted."""
-        failed: Failures = []
-        for matcher, row in batch:
-            try:
-                matcher.fill(rows[row], rows.address + row * rows.row_bytes)
-            except ConstrainedK2Error as error:
-                failed.append((row, error))
-        return failed
+        return fill_each(batch, rows)  # on this thread, whose CPU time is counted
 
     def cached_mask(self) -> npt.NDArray[np.int32] | None:
         return None

@@ -39,7 +39,7 @@ from constrained_k2.engines.llguidance.tokenizer import build_tokenizer
 from constrained_k2.engines.llguidance.written.filter import WrittenFilter
 from constrained_k2.engines.llguidance.written.items import NO_PLACES, ItemPlaces
 from constrained_k2.engines.protocol import ArgumentEncoding
-from constrained_k2.errors import InvalidRequest, UnsupportedSchema
+from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.formats.kimi_k3 import ARGUMENT, OPEN, SEPARATOR
 from constrained_k2.grammar.lark.custom_tool import INPUT
 from constrained_k2.grammar.lark.writer import Effort
@@ -157,12 +157,21 @@ class LLGuidanceEngine:
             raise UnsupportedSchema(problem, "", f"Correct the {what}", "", self.name) from None
 
     def _tried(self, grammar: ClientTextGrammar, before: list[int]) -> ClientTextGrammar:
-        """Compute the first mask of a client's text: it may cost too much. Raises as the matcher of a call does."""
-        matcher = grammar.matcher("")
+        """Compute the first mask of a client's text: it may cost too much. Raises as the matcher of a call does.
+
+        It costs too much if it does so twice: a collection of Python's garbage counts as time of the thread, too.
+        """
         row = np.zeros(words_per_row(len(self.mask_cache.classes)), np.int32)
-        if all(map(matcher.accept, before)):
-            matcher.fill(row)
-            matcher.is_complete()
+        for is_last in (False, True):
+            matcher = grammar.matcher("")
+            try:
+                if all(map(matcher.accept, before)):
+                    matcher.fill(row)
+                    matcher.is_complete()
+                break
+            except SchemaTooCostly:
+                if is_last:
+                    raise
         return grammar
 
     def _probed(self, source: GrammarText, encoding: ArgumentEncoding = "json") -> "LLGuidanceGrammar":

@@ -217,7 +217,7 @@ class MaskCache:
         return token
 
     def note_empty_mask(self, digests: Iterable[str]) -> None:
-        """Count and log a mask without a token that was computed without LLGuidance, for a schema of these digests."""
+        """Count and log an empty direct mask; ``digests`` are those of the schemas that share its grammar."""
         self.on_empty_mask()
         message = "schema %s: a mask allowed no token; LLGuidance computes it. Please report the schema."
         _logger.warning(message, " or ".join(digests))

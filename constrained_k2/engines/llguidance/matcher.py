@@ -6,7 +6,7 @@ r"""Matches a call's arguments: from the grammar's shared DFA if cached there, e
 
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import llguidance
 import numpy as np
@@ -30,6 +30,17 @@ _SLOW_NS = 100_000  # of a mask that is cached at once: three times what caching
 # one; from 64 rows on the time is equal, and the interpreter lock is released once for all rows.
 _MIN_THREADED_ROWS = 64
 _UNTRACKED = DfaState(None)  # the state of matchers without a DFA
+
+
+def fill_each(batch: Sequence[tuple[Any, int]], rows: BitmaskRows) -> Failures:
+    """Fill the rows of matchers one by one, on this thread."""
+    failed: Failures = []
+    for matcher, row in batch:
+        try:
+            matcher.fill(rows[row], rows.address + row * rows.row_bytes)
+        except ConstrainedK2Error as error:
+            failed.append((row, error))
+    return failed
 
 
 class LLGuidanceMatcher:
@@ -112,12 +123,7 @@ class LLGuidanceMatcher:
                     matcher.grammar.note_work(spent)
                     if matcher.written_filter is not None:
                         matcher.written_filter.narrow(rows[row])
-        for matcher, row in batch:
-            try:
-                matcher.fill(rows[row], rows.address + row * rows.row_bytes)
-            except ConstrainedK2Error as error:
-                failed.append((row, error))
-        return failed
+        return failed + fill_each(batch, rows)
 
     def forced_tokens(self) -> list[int]:
         if self._matcher is None:
@@ -174,7 +180,7 @@ class LLGuidanceMatcher:
 
     def _accept_by_engine(self, token_id: int) -> bool:
         matcher = self.engine()
-        taken = self._takes(matcher, token_id)
+        taken = bool(matcher.try_consume_tokens([token_id]))
         if not taken and (matcher.is_error() or self._is_allowed(matcher, token_id)):
             taken = self._retry(lambda other: self._takes(other, token_id))
         if not taken:

@@ -231,12 +231,17 @@ def string_rule(writer: "LarkWriter", shape: String) -> str:
     if shape == String():
         return "STRING"
     if not (shape.excluded or shape.absent or shape.patterns or shape.formats):
-        if max(shape.shortest, shape.longest or 0) > _LONGEST_TERMINAL:
+        if _is_in_parts(shape):
             quote = literal(JSON.quote)
             return f"{quote} {_in_parts(writer, shape, ANY_CHARACTER)} {quote}"
         return writer.terminal(sized_string(shape.shortest, shape.longest))
     expression = writer.model.terminals[shape] = writable(writer, shape)
     return _string(writer, shape, expression)
+
+
+def _is_in_parts(shape: String) -> bool:
+    """Return True if a string's length is over what one terminal counts."""
+    return max(shape.shortest, shape.longest or 0) > _LONGEST_TERMINAL
 
 
 def _in_parts(writer: "LarkWriter", shape: String, character: str) -> str:
@@ -306,7 +311,7 @@ def raw_string_rule(writer: "LarkWriter", shape: String | Value) -> str:
     shape = _eased(writer, shape)
     if shape == String():
         return RAW.terminal
-    if shape == String(shape.shortest, shape.longest) and max(shape.shortest, shape.longest or 0) > _LONGEST_TERMINAL:
+    if shape == String(shape.shortest, shape.longest) and _is_in_parts(shape):
         return _in_parts(writer, shape, RAW.character)
     return _string(writer, shape, writable(writer, shape, RAW))
 

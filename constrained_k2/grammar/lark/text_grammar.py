@@ -65,7 +65,7 @@ class Terminal:
         return self._states.cost_bytes + _KNOWN_BYTES * (len(self._after) + len(self._suffixes))
 
     def after(self, state: int, character: str) -> int | None:
-        """Return the state after one more character; None if no lexeme goes on with it."""
+        """Return the state after one more character; None if no lexeme has this prefix."""
         known = (state, character)
         if known not in self._after:
             if len(self._after) >= _MAX_KNOWN:
@@ -97,7 +97,7 @@ class Terminal:
         return self._suffixes[state]
 
     def characters(self, state: int) -> tuple[str, ...]:
-        """Return some characters with which a lexeme goes on, of each alternative, and some with which it does not."""
+        """Return, for each alternative, some characters that may come next in a lexeme, and some that may not."""
         if state not in self._characters:
             several = list[Ranges]()
             with suppress(TooManyStates, Untranslatable):

@@ -3,7 +3,7 @@ r"""Follows a text by its client's grammar, and completes it soonest. The states
     start: "(" start* ")" | /[a-z]+/ ";"        ((ab is in the terminal, in start, in start, in start; then ;)) follows
 
 The rules that a text is in are a stack whose parts all readings share (a graph-structured stack, as in GLL parsers).
-As in LLGuidance, a lexeme ends only in front of a character with which no terminal goes on. Inside JSON it may also end
+As in LLGuidance, a lexeme ends only before a character that no active terminal accepts. Inside JSON it may also end
 around an escaped character (:mod:`constrained_k2.grammar.patterns.runs`).
 """
 

@@ -95,7 +95,7 @@ def _common(several: list[Ranges]) -> Ranges:
 
 
 def liked(ranges: Ranges) -> str:
-    """Return a character of these ranges, one without an escape if the beginning of a range has any."""
+    """Return a character of these ranges; if the first ones of a range need no escape, one of them."""
     liked = next((one for one in _LIKED if any(low <= ord(one) <= high for low, high in ranges)), None)
     if liked is not None:
         return liked

@@ -3,7 +3,7 @@ r"""Writes a regular expression as rules whose terminals are runs of plain chara
 LLGuidance's lexer goes on with the longest of all terminals and never returns. Of ``/.+/ "\n"`` inside JSON it would
 take the backslash of ``\n`` for that of an escaped quote, which ``.`` matches too, and could never end the line. A
 terminal that begins with an escaped character leaves that open until the character's last byte. The run behind it is
-part of it, so that nothing else may begin there with a character that the expression goes on with.
+part of it. So no other terminal can begin there with a character that this expression accepts next.
 
     /.+/        t: RUN t_1 | ESCAPED t_1 | ESCAPED_RUN t_1        t_1: "" | ESCAPED t_1 | ESCAPED_RUN t_1
 """
