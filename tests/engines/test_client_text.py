@@ -1,5 +1,6 @@
 """Grammars that clients write: no text is forced, special tokens stay out, and the time of a call's steps is bounded."""
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,38 @@ def test_a_step_that_takes_too_long_ends_no_other_call(compiler: Compiler, slow_
     failed = type(matchers[0]).fill_batch([(one, row) for row, one in enumerate(matchers)], rows)
     assert [row for row, _ in failed] == [1] and isinstance(failed[0][1], SchemaTooCostly)
     assert np.array_equal(rows[0], rows[2]) and rows[0].any()
+
+
+def test_no_collection_counts_as_a_slow_step(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process with many objects, one takes longer than a call's time."""
+    matcher, row = (
+        matcher_of(compiler, "lark", AMBIGUOUS, is_tool=False),
+        allocate_bitmask(1, compiler.vocabulary.size)[0],
+    )
+    collections, fill, thresholds = [], LLGuidanceMatcher.fill, gc.get_threshold()
+
+    def allocating(self: LLGuidanceMatcher, row: Any, address: int = 0) -> None:
+        collections.append(0)
+        assert len([[] for _ in range(5000)]) == 5000
+        fill(self, row, address)
+        assert collections.pop() == 0
+
+    def count(phase: str, _: dict[str, int]) -> None:
+        if phase == "start" and collections:
+            collections[-1] += 1
+
+    monkeypatch.setattr(LLGuidanceMatcher, "fill", allocating)
+    gc.callbacks.append(count)
+    gc.set_threshold(100, 1, 1)
+    try:
+        matcher.fill(row)
+        assert gc.isenabled()
+        collections.append(0)
+        assert len([[] for _ in range(5000)]) == 5000
+        assert collections.pop()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(count)
 
 
 def test_replayed_tokens_count(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:

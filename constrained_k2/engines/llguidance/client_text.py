@@ -5,6 +5,7 @@
 LLGuidance's own limits count expressions and parser items, not the work that an ambiguous rule makes of them.
 """
 
+import gc
 from collections.abc import Callable, Sequence
 from time import thread_time_ns
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,8 @@ class ClientTextGrammar:
 class ClientTextMatcher:
     """A matcher whose steps are timed. Implements :class:`~constrained_k2.engines.protocol.ArgumentMatcher`.
 
-    The step that takes too long is the last one: it ends as usual, and every later one raises ``SchemaTooCostly``.
+    Garbage collections wait for the end of a step: in a large process, one takes longer than the limit. The step that
+    takes too long is the last one: it ends as usual, and every later one raises ``SchemaTooCostly``.
 
     Args:
         inner: The matcher of the text.
@@ -67,7 +69,7 @@ class ClientTextMatcher:
             can exclude texts, which includes special tokens: ``~/a/``.
     """
 
-    __slots__ = ("_begun", "_inner", "_location", "_spent_ns", "_tokens")
+    __slots__ = ("_begun", "_collects", "_inner", "_location", "_spent_ns", "_tokens")
 
     def __init__(self, inner: LLGuidanceMatcher, location: str, tokens: npt.NDArray[np.int32] | None) -> None:
         self._inner = inner
@@ -76,6 +78,7 @@ class ClientTextMatcher:
         self._tokens = tokens
         self._spent_ns = 0
         self._begun = 0
+        self._collects = False
 
     @property
     def text_grammar(self) -> TextGrammar | None:
@@ -119,9 +122,13 @@ class ClientTextMatcher:
     def __enter__(self) -> None:
         self._begun = thread_time_ns()
         self._check()
+        self._collects = gc.isenabled()
+        gc.disable()
 
     def __exit__(self, *_: object) -> None:
         self._spent_ns = self._with_step()
+        if self._collects:
+            gc.enable()
 
     def _with_step(self) -> int:
         """Return the time above what is free, with the current step. Fast steps make up for slow ones before them."""
