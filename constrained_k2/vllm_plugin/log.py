@@ -7,8 +7,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from constrained_k2.schema.coverage import KeywordUse
+if TYPE_CHECKING:  # the plugin is loaded in every process of a server, and imports little
+    from constrained_k2.schema.coverage import KeywordUse
 
 logger = logging.getLogger("vllm.constrained_k2")  # vLLM's servers show no warnings of other loggers
 
@@ -52,7 +54,7 @@ def warn(what: str, text: str) -> None:
         logger.warning("constrained_k2: %s%s: %s", what, more, in_one_line(text))
 
 
-def warn_of_any_objects(reasons: Mapping[str, KeywordUse]) -> None:
+def warn_of_any_objects(reasons: "Mapping[str, KeywordUse]") -> None:
     """Log the functions of a request that take any JSON object, because their schema has no grammar."""
     for name, use in reasons.items():
         warn("not enforced in a schema", f"{name!r}: {use.pointer} ({use.reason})")
