@@ -13,7 +13,7 @@ from constrained_k2.formats.base import WireFormat
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.parsing import PARSING_LEVELS, Completion
-from constrained_k2.parsing.arguments import ArgumentsText, recover
+from constrained_k2.parsing.arguments import ArgumentsText, recover, refuse_constant
 from constrained_k2.parsing.events import (
     CallFinished,
     CallStarted,
@@ -228,7 +228,7 @@ def test_a_recovery_makes_an_object_or_changes_nothing(written: str, size: int) 
     ids = render_tool_calls([ToolCall("f", 0, written)], BYTES)
     completion = parse_completion(ids, BYTES, level="tolerant")
     try:
-        json.loads(recovered)
+        json.loads(recovered, parse_constant=refuse_constant)
     except ValueError:
         assert not completion.tool_calls and [cut.arguments for cut in completion.cut_calls] == [written]
         return
@@ -245,10 +245,8 @@ def test_a_recovery_makes_an_object_or_changes_nothing(written: str, size: int) 
 )  # fmt: skip
 def test_hostile_arguments_are_read_in_time(written: str) -> None:
     """Quadratic work on these would take minutes, and is ended by the suite's timeout."""
-    (call,) = parse_completion(
-        render_tool_calls([ToolCall("f", 0, written)], BYTES), BYTES, level="tolerant"
-    ).tool_calls
-    assert call.arguments.startswith(written)
+    (call,) = parse_completion(render_tool_calls([ToolCall("f", 0, written)], BYTES), BYTES, level="tolerant").cut_calls
+    assert call.arguments == written
 
 
 def test_blanks_after_a_comma_are_read_in_time() -> None:
