@@ -160,8 +160,8 @@ DRAFTING = ("mixed", "cut") if LEVEL == "all" else ("cut",)
 BATCHES: dict[str, tuple[str, ...]] = ALL | {
     "processor": ("mixed", "tagged", "cut"),
     "backend": ("mixed", "tagged", "sampled"),
-    "draft model": ("mixed",),
-    "ngram": DRAFTING,
+    "draft model": ("mixed", "sampled"),
+    "ngram": (*DRAFTING, "sampled"),
     "grammar": (*DRAFTING, "sampled"),
 }
 SPECULATING = ["ngram", "grammar", "draft model", "draft model, synchronous"]
@@ -181,7 +181,7 @@ def test_greedy_output_is_that_of_the_other_route(run: Run, name: str) -> None:
     assert sum(len(answer[0]["ids"]) for answer in answers) > 40 * GREEDY
 
 
-@pytest.mark.parametrize("name", ["grammar"])
+@pytest.mark.parametrize("name", ["grammar", "draft model", pytest.param("ngram", marks=pytest.mark.only_all)])
 def test_drafts_change_no_distribution(run: Run, vocabulary: Vocabulary, name: str) -> None:
     """As :mod:`tests.vllm_plugin.draft_law`, in an engine: values are as frequent with drafts as without."""
     found = [frequencies(run(each)["sampled"]["answers"], vocabulary) for each in ("backend", name)]

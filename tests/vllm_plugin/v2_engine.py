@@ -45,23 +45,27 @@ class V2Engine:
     """Adds, steps and removes requests as ``GPUModelRunner`` does.
 
     Args:
-        vllm_config: For the processor.
+        vllm_config: For the processor; None for an engine without ours.
         size: The vocabulary's.
         drafts: The number of speculative tokens.
+        slots: The most requests.
     """
 
-    def __init__(self, vllm_config: Any, size: int, drafts: int = 0) -> None:
+    def __init__(self, vllm_config: Any, size: int, drafts: int = 0, slots: int = SLOTS) -> None:
         self.size = size
         device = torch.device("cpu")
-        self.states = RequestState(SLOTS, LENGTH, LENGTH, drafts, size, device)
-        self.processor, *_ = build_custom_logits_processors(
-            vllm_config, self.states, False, ["constrained_k2.vllm_plugin:KimiK2LogitsProcessor"]
-        )
+        self.states = RequestState(slots, LENGTH, LENGTH, drafts, size, device)
         self.recorder = Recorder()
+        processors: list[LogitsProcessor] = [self.recorder]
+        if vllm_config is not None:
+            self.processor, *_ = build_custom_logits_processors(
+                vllm_config, self.states, False, ["constrained_k2.vllm_plugin:KimiK2LogitsProcessor"]
+            )
+            processors.insert(0, self.processor)
         config = SimpleNamespace(reasoning_config=None)
         self.sampler = Sampler(
-            config, SLOTS, size, device, self.states, num_speculative_tokens=drafts or 1,
-            custom_logits_processors=[self.processor, self.recorder],
+            config, slots, size, device, self.states, num_speculative_tokens=drafts or 1,
+            custom_logits_processors=processors,
         )  # fmt: skip
         self.drafts = drafts
         speculative = SimpleNamespace(
