@@ -42,7 +42,8 @@ An unknown name or a wrong value stops the server.
 ## Fields of a request
 
 Send them in `vllm_xargs`: `{{"vllm_xargs": {{"constrained_k2_finish_reserve": 60}}}}`. On /v1/completions
-the fields of keys and calls go beside `tools`, without `constrained_k2_`. A wrong value gets HTTP 400.
+put `undeclared_keys`, `undeclared_calls`, `max_calls` and `repeated_calls` next to `tools`, unprefixed. A wrong value
+gets HTTP 400.
 
 {fields}
 """

@@ -1,11 +1,16 @@
 """Reports which keywords of your tools' schemas are enforced.
 
-For every tool: how many keywords are enforced exactly, and each keyword that is narrowed (the grammar allows less;
-calls stay valid), relaxed (it allows more) or refused (there is no grammar: the tool takes any JSON object, or if it is
-strict, or a custom tool with a grammar of its own, the request gets HTTP 400). The file holds a list of tools
-of OpenAI, Anthropic or MCP, a request body with tools, an MCP server's answer to tools/list, or one JSON Schema. Exit
-code 1 if anything is relaxed or refused, 2 if the file holds something else. With --format kimi-k3 it reports on Kimi
-K3's arguments, whose strings have no quotes and no escapes: LLGuidance writes them, xgrammar cannot.
+It prints for each tool how many keywords are enforced exactly, and lists the others by status:
+
+  narrowed   The grammar allows only some of the values that the keyword allows. Every call is still valid.
+  relaxed    The grammar also allows values that the keyword forbids.
+  refused    The tool has no grammar. On a server it accepts any JSON object. The request gets HTTP 400 instead if the
+             tool has "strict": true, or is a custom tool with a grammar.
+
+The file is a list of tools of OpenAI, Anthropic or MCP, a request body with tools, an MCP server's answer to
+tools/list, or one JSON Schema. The exit code is 1 if anything is relaxed or refused, 2 if the file is something else.
+--format kimi-k3 reports on Kimi K3's arguments, whose strings have no quotes and no escapes. Only LLGuidance has
+grammars for them.
 
 example: constrained-k2 coverage tools.json
 """
@@ -64,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _of_custom_tool(tool: dict[str, Any], options: argparse.Namespace) -> Coverage:
-    """The coverage of a custom tool with a format: its grammar is enforced, or refused."""
+    """The coverage of a custom tool with a grammar, which is enforced or refused as a whole."""
     try:
         spec = ToolCallSpec.from_openai({"tools": [tool], "engine": options.engine})
         return byte_compiler(wire_format=WIRE_FORMATS[options.format]).compile(spec).coverage(tool["name"])
@@ -73,7 +78,10 @@ def _of_custom_tool(tool: dict[str, Any], options: argparse.Namespace) -> Covera
 
 
 def _schemas(document: Any) -> Iterator[tuple[str, Any, dict[str, Any] | None]]:
-    """Yield the name and schema of each tool, with a custom tool that has a format, or of one bare schema."""
+    """Yield (name, schema, custom tool) for each tool, or for one bare schema.
+
+    The third item is None unless the tool is a custom tool with a grammar.
+    """
     if isinstance(document, dict) and tools_in(document) is None:
         if document and document.keys().isdisjoint(_OF_SCHEMAS):
             problem = "holds no tools, and no keyword of JSON Schema at its top level"

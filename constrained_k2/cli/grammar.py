@@ -7,7 +7,8 @@ read as the server reads them.
 --wire-format kimi-k3 writes Kimi K3's turns, as Lark alone. A request with "thinking": true begins inside the reasoning
 there, which its prompt opens, as with --in-reasoning.
 
-A tool whose schema has no grammar takes any JSON object, with a line on standard error; exit code 1 if it is strict.
+A tool whose schema has no grammar accepts any JSON object, and a line on standard error says so. If that tool is
+strict, no grammar is printed and the exit code is 1.
 
 formats and their limits:
   lark            For LLGuidance 1.7 or newer. As this package's own matchers: properties in any order, the expected

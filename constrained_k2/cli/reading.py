@@ -49,7 +49,7 @@ def named_schemas(document: Any) -> Iterator[tuple[str, Any]]:
 
 
 def named_tools(document: Any) -> Iterator[dict[str, Any]]:
-    """Yield the tools of a list, a request or an MCP server's answer; a namespace's functions as vLLM shows them."""
+    """Yield the tools of a list, a request or an MCP server's answer; of a namespace, the functions by vLLM's names."""
     tools = tools_in(document)
     if tools is None:
         raise InvalidRequest("holds no tools", "tools", f"Give {FORMS}")

@@ -112,7 +112,7 @@ class CompileCounts:
         self.hits = 0
         self.compiled = 0  # including those that found no grammar
         self.empty_masks = 0  # that contradicted the engine
-        self.late_refusals = 0  # schemas that had no grammar when their call had begun
+        self.late_refusals = 0  # schemas found to have no grammar only after their call had begun
         self.recent: deque[float] = deque(maxlen=64)  # seconds of the last compilations, oldest first
         self._lock = threading.Lock()
 
@@ -131,7 +131,7 @@ class CompileCounts:
             self.empty_masks += 1
 
     def add_late_refusal(self) -> None:
-        """Count a schema without a grammar whose call had begun."""
+        """Count a schema that was found to have no grammar only after its call had begun."""
         with self._lock:
             self.late_refusals += 1
 

@@ -16,7 +16,10 @@ Note = tuple[str, Status, str]
 
 
 def checked(schema: str, *, is_object: bool, undeclared_keys: UndeclaredKeys) -> tuple[str, Note | None]:
-    """A schema within its budgets, and a note on what is read otherwise than written."""
+    """Check a schema's budgets. Return the schema to compile, and a note if it differs from the given one.
+
+    Arguments are restricted to objects. With ``undeclared_keys`` "forbid", empty ``properties`` allow no key.
+    """
     document = _read(schema)
     check_budget(document)
     note: Note | None = None
@@ -33,7 +36,7 @@ def checked(schema: str, *, is_object: bool, undeclared_keys: UndeclaredKeys) ->
 
 
 def noted(coverage: Coverage, note: Note) -> Coverage:
-    """A coverage with a note, and without the keyword that :func:`checked` has added for it."""
+    """Add the note of :func:`checked` to a coverage, and remove the keyword that it added to the schema."""
     added = "#/additionalProperties" if note[2] == REASON else ""
     coverage = replace(coverage, enforced=tuple(use for use in coverage.enforced if use.pointer != added))
     return coverage.noting(*note)

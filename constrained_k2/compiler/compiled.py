@@ -31,7 +31,8 @@ class CompiledToolCalls:
         compile_seconds: Function name, or :data:`ANSWER` -> seconds that its schema took to compile, None for a
             cache hit; only of grammars that have been used.
         options: The choices that the grammars of arguments are made with.
-        without_grammar: Functions that take any JSON object, as their schema has no grammar -> keyword and reason.
+        without_grammar: Function name -> keyword and reason, for functions whose schema has no grammar. They accept any
+            JSON object.
         call_threshold: The least probability of a call where its function is named; 0 for any.
     """
 
@@ -104,8 +105,8 @@ class CompiledToolCalls:
     def arguments(self, name: str) -> ArgumentMatcher:
         """A matcher at the start of a function's arguments.
 
-        A schema that was admitted without compiling it may have no grammar. That is known only now that the call has
-        begun: it is logged and counted.
+        A schema admitted by the fast path may turn out to have no grammar only now, when the call has begun. This is
+        logged and counted.
 
         Raises:
             UnsupportedSchema: As :meth:`grammar`.
@@ -120,10 +121,10 @@ class CompiledToolCalls:
         return grammar.matcher(self._location(name), may_relax=self.level(name) != "strict")
 
     def grammar(self, name: str) -> ArgumentGrammar:
-        """The grammar of a function's arguments; any JSON object if its schema has none and is not strict.
+        """The grammar of a function's arguments: of any JSON object if the schema has no grammar and is not strict.
 
         Raises:
-            UnsupportedSchema: A strict schema, or the grammar of a custom tool, has none.
+            UnsupportedSchema: A strict schema has no grammar, or the grammar of a custom tool cannot be built.
             SchemaTooCostly: Such a schema or grammar is over a budget.
         """
         if name not in self._grammars:
@@ -142,22 +143,22 @@ class CompiledToolCalls:
         return coverage if reason is None else Coverage(coverage.engine, relaxed=(reason,))
 
     def known_coverage(self, name: str) -> Coverage:
-        """:meth:`coverage`, without a list of what is enforced and narrowed if the schema was admitted by its shape."""
+        """:meth:`coverage`; empty (nothing relaxed) for fast-path schemas, which are not compiled."""
         return _WHOLE if name in self._plain else self.coverage(name)
 
     @property
     def compiled_tools(self) -> list[Tool]:
-        """The tools that may be called, without those that were admitted by their schema's shape."""
+        """The tools that may be called, without those that the fast path admitted."""
         return [] if self.spec.max_calls == 0 else [tool for tool in self.spec.tools if tool.name not in self._plain]
 
     @property
     def plain_count(self) -> int:
-        """The number of functions that were admitted by their schema's shape."""
+        """The number of functions that the fast path admitted."""
         return len(self._plain)
 
     @property
     def resolved_spec(self) -> ToolCallSpec:
-        """The spec with any JSON object in place of the schemas that have no grammar, which none need try again."""
+        """The spec with any JSON object for schemas that failed to compile, so that no other process retries them."""
         if not self.without_grammar:
             return self.spec
         tools = (
@@ -192,7 +193,8 @@ class CompiledToolCalls:
         The schemas are left out if the request allows no calls. ``spent``: seconds that the request has taken already.
 
         Raises:
-            UnsupportedSchema: A strict schema has no grammar or cannot be fully enforced, or a custom tool's has none.
+            UnsupportedSchema: A strict schema has no grammar or cannot be fully enforced, or a custom tool's grammar
+                cannot be built.
             SchemaTooCostly: Such a schema, or all of them together, are over a budget.
         """
         self._check_answer()
@@ -240,7 +242,7 @@ class CompiledToolCalls:
         return found
 
     def _take_any_object(self, name: str, error: UnsupportedSchema | SchemaTooCostly) -> None:
-        """Let a function take any JSON object, because of an error; raise it for a strict schema or a custom tool."""
+        """Let a function accept any JSON object after an error; raise it for a strict schema or a custom tool."""
         tool, location = self._tools[name], schema_location(name)
         if tool.format is not None or not self._shared.policy.allows_any_object(tool.strict):
             raise error

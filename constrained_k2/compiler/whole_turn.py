@@ -44,7 +44,7 @@ def build_grammar(  # noqa: PLR0913 - the last three have defaults that most kee
             text. xgrammar's formats are Kimi K2's only.
         in_reasoning: True if the prompt opens the reasoning, as ``<think>`` does. Kimi K3's prompts open it if the
             request enables thinking.
-        policy: How strictly schemas are enforced. Any JSON object in place of a schema without a grammar is logged.
+        policy: How strictly schemas are enforced. A schema without a grammar becomes any JSON object, and is logged.
 
     Raises:
         InvalidRequest: The engine is unknown or not installed, or does not support the format, or the request forbids

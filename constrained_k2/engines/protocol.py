@@ -29,7 +29,7 @@ class ArgumentMatcher(Protocol):
 
     @property
     def text_grammar(self) -> TextGrammar | None:
-        """The rules of a text that follows a client's grammar, if they are known; None for a schema."""
+        """The parsed rules of a client's grammar; None for a schema, or if this package cannot parse a part of them."""
 
     def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
         """Write the allowed tokens into a bitmask row, int32 ``[words]``, contiguous.
@@ -43,7 +43,7 @@ class ArgumentMatcher(Protocol):
         """
 
     def cached_mask(self) -> npt.NDArray[np.int32] | None:
-        """Return the mask, int32 ``[words]``, if it is cached; else None: use :meth:`fill`. Callers do not change it.
+        """Return the mask, int32 ``[words]``, if it needs no engine call; else None: use :meth:`fill`. Read-only.
 
         An array that numpy marks as not writeable never changes, and equal positions share it.
         """
@@ -53,7 +53,7 @@ class ArgumentMatcher(Protocol):
         """Fill the rows of distinct matchers of this class and of one engine, each with its own row number."""
 
     def forced_tokens(self) -> list[int]:
-        """Return tokens that every continuation begins with, for drafts; fewer if their split is not certain yet.
+        """Return the forced tokens, for drafts; fewer if their tokenization is not certain yet.
 
         Raises as :meth:`fill` does.
         """
@@ -112,7 +112,7 @@ class Engine(Protocol):
     def compile(
         self, schema: str, undeclared_keys: UndeclaredKeys = "allow", encoding: ArgumentEncoding = "json"
     ) -> ArgumentGrammar:
-        """Compile a schema (JSON text). Of ``xtml`` arguments, which are objects, its other values have no part.
+        """Compile a schema (JSON text). XTML arguments are always objects, so alternatives of other types are ignored.
 
         ``forbid`` narrows objects with ``properties`` to the keys that their schema declares
         (:mod:`constrained_k2.schema.undeclared_keys`).

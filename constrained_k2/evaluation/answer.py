@@ -213,13 +213,13 @@ class Record:
     duration_ms: float = 0.0  # from sending the last attempt to the end of its answer
     gaps_ms: tuple[float, ...] = field(default=(), repr=False)  # between tokens, at most MAX_GAPS
     declined: bool = False  # the server says that a call was declined
-    max_tokens: int | None = None  # the limit of the request; None if it is not known
+    max_tokens: int | None = None  # the limit in the request; None if unknown
 
     @property
     def is_cut(self) -> bool:
         """True if ``max_tokens`` cut the answer off.
 
-        This package's server also says "length" if a call has ended and its arguments do not parse as JSON.
+        Another cause of "length": this package's server reports it if a finished call's arguments are not valid JSON.
         """
         if self.finish_reason != "length" or self.max_tokens is None or self.completion_tokens is None:
             return self.finish_reason == "length"

@@ -204,7 +204,7 @@ class Client:
                 if response.status_code != 200:
                     raise await _refusal(response, path)
                 if response.headers.get("content-encoding", "identity") != "identity":
-                    raise NoAnswer("invalid_answer", f"{path} is compressed, which was not offered")
+                    raise NoAnswer("invalid_answer", f"{path} sent a compressed body although no encoding was accepted")
                 yield response, bounded(response)
         except httpx.ConnectTimeout as error:
             raise NoAnswer("connection", f"{path}: {_named(error)}") from None
@@ -259,7 +259,8 @@ def _decoded(data: bytes, path: str) -> Any:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         words = printable(data[:80].decode(errors="replace"))
-        raise NoAnswer("invalid_answer", f"{path} answers no JSON ({type(error).__name__}): {words!r}") from None
+        problem = f"{path} returned a body that is not JSON ({type(error).__name__}): {words!r}"
+        raise NoAnswer("invalid_answer", problem) from None
 
 
 async def _refusal(response: httpx.Response, path: str) -> NoAnswer:

@@ -32,7 +32,7 @@ class WireFormat:
     text_opening: tuple[str | bytes, ...] = field(default=(), repr=False, compare=False)  # ends prompts that begin text
     call_id_prefix: str = field(repr=False, compare=False)  # of ids in the API: the name and ``:INDEX`` follow it
     header_begin: str = field(repr=False, compare=False)
-    header_index: str = field(repr=False, compare=False)  # no escaped name contains it where it is ambiguous
+    header_index: str = field(repr=False, compare=False)  # between name and index; the last one counts
     header_end: str = field(default="", repr=False, compare=False)
     header_pieces: re.Pattern[str] = field(default=re.compile(r"(?s:.+)"), repr=False, compare=False)  # encoded alone
     escape_name: Callable[[str], str] = field(default=str, repr=False, compare=False)  # as the header holds it

@@ -1,4 +1,4 @@
-"""The ways to write an object's members."""
+"""One alternative for an object member: its value's node, its key and the witnesses that it satisfies."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,8 @@ from constrained_k2.schema.shapes import Node, Wanted
 
 @dataclass(frozen=True, slots=True)
 class MemberWay:
-    """One way to write an object's member."""
+    """One alternative for an object member."""
 
     node: Node  # of its value
     names: Node  # of its key, if that is not declared
-    satisfied: frozenset[Wanted] = frozenset()  # the wanted members that it is
+    satisfied: frozenset[Wanted] = frozenset()  # the witnesses that it satisfies

@@ -78,7 +78,7 @@ class CallPrefix:
             self.recoveries["spelled_markers"] = None
 
     def open_call(self, marker: Marker, *, in_section: bool, has_noise: bool) -> None:
-        """Continue at a call's marker, behind text that is not blank (``has_noise``)."""
+        """Continue at a call's marker. ``has_noise``: the buffered text before it is not blank."""
         is_blank = self.before[-1:].isspace() and not has_noise
         self._note(
             no_section=not in_section, blanks=is_blank, text_in_section=has_noise, spelled_markers=marker.spelled

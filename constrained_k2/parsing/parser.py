@@ -36,7 +36,7 @@ class ToolCallParser:
         in_reasoning: bool = False,  # the prompt opened the reasoning
         level: ParsingLevel = "strict",
         tools: Iterable[Tool] | None = None,  # if known, calls of others are reported
-        calls: bool = True,  # if False, none is wanted: those that the model writes are left out
+        calls: bool = True,  # if False, calls that the model writes are dropped
     ) -> None:
         if level not in PARSING_LEVELS:
             remedy = f"Use {' or '.join(map(repr, PARSING_LEVELS))}"

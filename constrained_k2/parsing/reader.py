@@ -20,7 +20,7 @@ class Reader(ABC):
     events: list[ev.Event]  # appended to; the caller may empty it at any time
     declared: frozenset[str] | None  # None if the tools are unknown
     in_reasoning: bool  # the text is reasoning: at first, if the prompt ended in <think>
-    calls: bool  # if False, calls are left out
+    calls: bool  # if False, calls are dropped
 
     def __post_init__(self) -> None:
         self._markers = self.vocabulary.format

@@ -13,7 +13,7 @@ from constrained_k2.parsing.uncalled import UncalledFilter
 _CALL_ENDS = frozenset({"call_begin", "section_begin", "section_end"})
 """Markers that no call contains: complete arguments before one lack the end of their call alone."""
 
-_MAX_CUT_STRINGS = 16  # of a turn: each reads what follows it a second time
+_MAX_CUT_STRINGS = 16  # per turn: after each one, the tokens behind it are read a second time
 
 
 class _State(IntEnum):
@@ -25,11 +25,11 @@ class _State(IntEnum):
 
 @dataclass(slots=True)
 class _OpenString:
-    """A string of the arguments, from the first special token in it."""
+    """The tokens of a string of the arguments, from the first special token inside it."""
 
     token_ids: list[int] = field(default_factory=list)
-    rest: str = ""  # the text before it that was not emitted
-    text: list[str] = field(default_factory=list)  # what can be emitted if the call is a whole one
+    rest: str = ""  # the text before that token that was not emitted yet
+    text: list[str] = field(default_factory=list)  # pieces to emit if the call turns out complete
 
 
 class TolerantReader(Reader):
@@ -39,9 +39,9 @@ class TolerantReader(Reader):
     content. A section marker that is a token is always structure; a spelled-out one only if a call follows it. Text
     between a section's markers, outside calls, is dropped.
 
-    A special token in an open string of the arguments is text if the call is a whole one then. Whether it is shows
-    later: until then the tokens are buffered. If it is not, the call is cut off where the special token stands, and the
-    tokens from there are read again.
+    A special token in an open string of the arguments is text if the call turns out complete that way. Until this is
+    known, the tokens from there are buffered. If the call is not complete, it is cut off at the special token, and the
+    buffered tokens are read again.
     """
 
     def __post_init__(self) -> None:
@@ -54,8 +54,8 @@ class TolerantReader(Reader):
         self._trusted = False  # that marker was a token, or a call has followed it
         self._has_call = False  # this section has a call
         self._has_text = False  # text has come since this section's last marker, so blanks are part of the text
-        self._has_noise = False  # some of the text that is buffered between calls is not blank
-        self._string = _OpenString()  # the string with a special token in it; empty if there is none
+        self._has_noise = False  # the text buffered between calls is not all blank
+        self._string = _OpenString()  # the open string with a special token in it; empty if there is none
         self._cut_strings = 0
         self._prefix = CallPrefix(self.declared)  # of the next call; content if there is none
         self._arguments = ArgumentsText()
@@ -88,7 +88,7 @@ class TolerantReader(Reader):
             self._marker(Marker(self._names.get(token_id, ""), text))
 
     def _read_in_string(self, token_id: int) -> None:
-        """Read a token behind a special one in an open string of the arguments."""
+        """Read a token after a special token in an open string of the arguments."""
         string, arguments = self._string, self._arguments
         string.token_ids.append(token_id)
         if self.vocabulary.is_ordinary(token_id):
@@ -107,7 +107,7 @@ class TolerantReader(Reader):
             self._cut_string()
 
     def _cut_string(self) -> None:
-        """Cut the call off at the special token, and read what followed again."""
+        """Cut the call off at the special token, and read the tokens after it again."""
         string, self._string = self._string, _OpenString()
         self._cut_strings += 1
         self._decoder.reset()
@@ -173,7 +173,7 @@ class TolerantReader(Reader):
                 self._emit_arguments(self._arguments.feed(text))
 
     def _may_be_dropped(self, text: str) -> bool:
-        """True for text between a section's markers, and for blanks between calls."""
+        """True if the next text can be dropped: between a section's markers, or if it is blank."""
         return not self._has_text and (text.isspace() or (self._in_section and self._trusted))
 
     def _marker(self, marker: Marker) -> None:
@@ -245,9 +245,10 @@ class TolerantReader(Reader):
         return taken
 
     def _leave_section(self, *, is_closed: bool = False) -> None:
-        """No call follows: buffered blanks are structure, and so is text if the section's end follows (``is_closed``).
+        """Leave a section after which no call follows. Buffered blanks are dropped as structure.
 
-        A spelled-out section without calls is text.
+        ``is_closed``: the section's end follows, so buffered text is dropped too. A spelled-out section without calls
+        is content.
         """
         self._state = _State.PROSE
         before, has_noise = self._prefix.take(), self._take_noise()

@@ -1,4 +1,4 @@
-"""Leaves out the calls that a model writes although the request has no tools, or forbids calls."""
+"""Drops the calls that a model writes although the request has no tools, or forbids calls."""
 
 from collections.abc import Iterable
 

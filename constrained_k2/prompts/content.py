@@ -69,7 +69,7 @@ def is_reasoning(part: object) -> bool:
 
 
 def is_inline_media(part: object) -> bool:
-    """True for media with its bytes in ``data``, as MCP's images and audio; vLLM has no such part."""
+    """True for media with its bytes in ``data``, such as MCP's images and audio. vLLM accepts no such part."""
     if not isinstance(part, Mapping) or not isinstance(part.get("data"), str):
         return False
     kind = part.get("type")

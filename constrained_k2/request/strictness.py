@@ -24,9 +24,9 @@ class StrictPolicy:
     """The bounds that a server sets on its tools' ``strict``.
 
     ``strict: true`` declares ``strict``, and a tool without ``strict`` gets ``best_effort`` (Moonshot's own rule: left
-    out means enforced). ``strict: false``, which frameworks send where the field is mandatory, declares
-    ``strict_false``. ``min`` and ``max`` bound these levels. Below ``strict``, a schema without a grammar becomes any
-    JSON object; with a ``min`` above ``json_object`` it is refused.
+    out means enforced). ``strict: false``, which frameworks send if the field is mandatory, declares
+    ``strict_false``. ``min`` and ``max`` bound these levels. A schema without a grammar is refused if the level is
+    ``strict`` or ``min`` is above ``json_object``; otherwise it becomes any JSON object.
     """
 
     min: Level = "json_object"
@@ -49,7 +49,7 @@ class StrictPolicy:
         return max(self.min, min(self.max, declared, key=LEVELS.index), key=LEVELS.index)
 
     def allows_any_object(self, strict: bool | None) -> bool:  # noqa: FBT001 - as sent
-        """True if a tool whose ``strict`` is this takes any JSON object if its schema has no grammar."""
+        """True if a tool with this ``strict`` accepts any JSON object when its schema has no grammar."""
         return self.min == "json_object" and self.level(strict) != "strict"
 
     @classmethod

@@ -24,7 +24,7 @@ ONE_STRING = (
 SCHEMA_FIELDS = ("parameters", "input_schema", "inputSchema")
 """The fields of OpenAI's, Anthropic's and MCP's tools that hold the schema of the arguments."""
 
-# 1e400 is infinite to Python and may be an annotation: the compiler refuses it where it means something.
+# Python reads 1e400 as infinity. In annotations that is harmless; the compiler refuses it in keywords.
 _COMPACT = json.JSONEncoder(separators=(",", ":"))
 
 

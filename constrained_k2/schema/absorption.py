@@ -1,4 +1,4 @@
-"""Drops the alternatives of a union that are part of another: unions multiply, so each one less counts."""
+"""Drops objects that another object of the same union subsumes (unions of eight objects or more)."""
 
 from constrained_k2.schema.shapes import Object, Shape, Shapes
 

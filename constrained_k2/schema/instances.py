@@ -1,4 +1,4 @@
-"""Tests values against shapes, which is how constants and enums meet the other keywords."""
+"""Tests a JSON value against a shape; ``enum`` and ``const`` are intersected with other keywords this way."""
 
 from fractions import Fraction
 from typing import Any

@@ -1,6 +1,6 @@
-"""Schemas that seem to have no instances: the claim is made only where nothing was left out on the way to it.
+"""Retries with relaxed negations before a schema is refused as unsatisfiable.
 
-The grammar of a negation may lack instances ("narrowed"), which is harmless while others remain. Where none remain, the
+The grammar of a negation may lack instances ("narrowed"), which is harmless while others remain. If none remain, the
 negations that have no exact grammar are relaxed instead.
 """
 

@@ -37,7 +37,8 @@ class Notes:
         """Count pairs of shapes that are intersected, or what costs as much."""
         self._meetings += meetings
         if self._meetings > self.max_meetings:
-            raise self.too_costly("its alternatives meet too often", "meetings", self.max_meetings)
+            problem = f"its anyOf, oneOf, allOf and not combine to more than {self.max_meetings} pairs of alternatives"
+            raise self.too_costly(problem, "meetings", self.max_meetings)
 
     def too_costly(self, problem: str, budget: str, limit: int) -> SchemaTooCostly:
         """The error for a limit of this schema."""

@@ -39,7 +39,7 @@ def parts_of(pattern: str) -> PatternParts:
 
 
 def without_looks(pattern: str) -> str:
-    r"""A pattern without its look-around, which matches at least as much; the same pattern if that cannot be cut out.
+    r"""A pattern without its lookarounds: it matches at least as much. The same pattern if they cannot be removed.
 
     ``^(?:\d{3}|(?=[\d.]{5}$)\d+\.\d{2})$`` becomes ``^(?:\d{3}|\d+\.\d{2})$``.
     """

@@ -1,8 +1,8 @@
-"""Plain schemas: those whose shape alone shows that a grammar enforces them wholly, so that admission compiles nothing.
+"""Fast-path admission: recognizes schemas that a grammar enforces completely, without compiling them ("plain" schemas).
 
-A plain schema has instances, and only keywords that are enforced or narrowed in any combination that is plain. Its
-strings may have patterns: compiling each of these strings by itself tells the rest. Other schemas may be enforced
-wholly too: only compiling them tells.
+A plain schema is satisfiable and uses only keywords that stay enforced (or narrowed) however they are combined. If its
+strings have patterns, each of these strings is compiled separately. Other schemas may be enforced completely too, but
+only compiling them shows it.
 """
 
 import json

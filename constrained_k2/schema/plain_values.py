@@ -57,7 +57,7 @@ def kinds_of_values(values: Sequence[Any]) -> int:
 
 def check_name(name: str) -> None:
     """Raise :class:`NotPlain` for a property's name that is long, or not printable."""
-    # A budget takes what has this name for a keyword.
+    # check_budget mistakes a property named patternProperties for the keyword.
     if not 0 < len(name) <= _MAX_NAME or not name.isprintable() or name == "patternProperties":
         raise NotPlain
 

@@ -3,8 +3,8 @@
 Shapes are narrowed after the intersection of all subschemas, so that the branches of an ``allOf`` do not forbid each
 other's keys. Each alternative of an ``anyOf`` or ``oneOf`` declares its own keys.
 
-``"properties": {}`` declares no key, and so forbids none. At the root of a tool's schema it means that the tool takes
-no arguments: they are ``{}``.
+An object with ``"properties": {}`` declares no key and stays open. At the root of a tool's schema, however, it means
+that the tool has no parameters: only ``{}`` can be written.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ def read_undeclared_keys(value: object, location: str = "undeclared_keys") -> Un
 
 
 def takes_no_arguments(schema: Mapping[str, Any]) -> bool:
-    """True if a tool's schema declares ``"properties": {}``, and no keyword may allow other keys."""
+    """True if a tool's schema declares ``"properties": {}``, and has no keyword that could allow other keys."""
     return schema.get("properties") == {} and not schema.get("required") and schema.keys() <= _WITHOUT_KEYS
 
 

@@ -72,15 +72,15 @@ class FinishBudget:
     def apply(self, matcher: ToolCallMatcher, max_tokens: int, reserved_tokens: int) -> None:
         """Steer a turn, from its start, to its end within ``max_tokens``.
 
-        The last ``reserved_tokens`` are filtered, and as many before them as objects and arrays are open, and as the
-        format's joints and tags have beyond one token for each.
+        Masks are filtered from ``reserved_tokens`` before the limit. Filtering starts earlier by one token per open
+        object, array or rule, and by the extra tokens of multi-token markers and tags.
         """
         start = max(0, max_tokens - reserved_tokens - self.joint_tokens)
         if reserved_tokens:
             matcher.budgets += (_FinishFilter(self, start),)
 
     def narrow(self, arguments: ArgumentsTracker, row: npt.NDArray[np.int32]) -> None:
-        """Remove from a mask, int32 ``[words]``, in place, what does not lead to the end; some token is left."""
+        """Remove from a mask, int32 ``[words]``, in place, tokens that do not lead to the end; some token is left."""
         tracker, text = arguments.tracker, arguments.text
         pieces: Iterable[str | int] = ()
         if text is not None and text.is_inside:
@@ -101,7 +101,7 @@ class FinishBudget:
     def first_token(self, piece: str | int, row: npt.NDArray[np.int32], begun: bytes = b"") -> int | None:
         """The longest token that a text starts with, or a marker, that a row allows; None if there is none.
 
-        ``begun``: the bytes of the text's first character that are written already.
+        ``begun``: the bytes of the text's first character that the model has already written.
         """
         if isinstance(piece, int):
             return piece if _allows(piece, row) else None

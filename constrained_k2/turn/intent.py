@@ -1,4 +1,4 @@
-"""The tokens by which a model means to call a function that is declared, at each token of a function's name.
+"""At each token of a function name: the tokens that are consistent with a declared name, in any spelling.
 
 A name that is spelled otherwise is the same name: upper and lower case, and the separators ``_``, ``-``, ``.`` and
 blanks, make no difference. So ``searchFiles`` means ``search_files``, and ``files_list`` does not.

@@ -199,9 +199,9 @@ class ToolCallMatcher:
         return copy
 
     def forced_tokens(self, limit: int = 64) -> list[int]:
-        """At most ``limit`` tokens that every continuation starts with, in the canonical tokenization; for drafts.
+        """At most ``limit`` forced tokens: all continuations start with them. In canonical tokenization; for drafts.
 
-        Outside arguments they stop at the argument marker, so that no schema is compiled; inside, the engine is asked.
+        Outside arguments they stop at the argument marker, so no schema is compiled. Inside, the engine computes them.
         """
         return self.automaton.forced_tokens(self.state, limit)
 

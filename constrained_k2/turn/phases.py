@@ -38,7 +38,10 @@ class TurnTable:
 
 
 def turn_table(spec: ToolCallSpec, joints: Joints, *, declines: bool = False) -> TurnTable:
-    """The table of a request: of it, only choice, thinking, if it has an answer, and if it allows 0, 1 or more calls.
+    """The table for a request.
+
+    It depends only on the tool choice, on thinking, on whether there is a response format, and on whether 0, 1 or more
+    calls are allowed.
 
     Args:
         spec: The request.

@@ -1,4 +1,4 @@
-"""Walks the sorted stems of calls and a sorted vocabulary in parallel, at the cost of the paths that they share."""
+"""Finds the tokens that continue a call header, by a merge walk over sorted headers and sorted tokens."""
 
 from bisect import bisect_left
 from collections.abc import Sequence

@@ -20,7 +20,7 @@ Row = npt.NDArray[np.int32]
 class TokenRestriction:
     """The :class:`constrained_k2.turn.pipeline.Limits` of one request.
 
-    Where a limit would leave no token of a mask, the mask wins: for that token the limit is ignored. Markers within
+    If a limit would leave no token of a mask, it is ignored for that token. Markers within
     arguments, which end strings in some formats, need not be among the allowed ids.
 
     Args:

@@ -55,7 +55,7 @@ def warn(what: str, text: str) -> None:
 
 
 def warn_of_any_objects(reasons: "Mapping[str, KeywordUse]") -> None:
-    """Log the functions of a request that take any JSON object, because their schema has no grammar."""
+    """Log the functions of a request that accept any JSON object because their schema has no grammar."""
     for name, use in reasons.items():
         warn("not enforced in a schema", f"{name!r}: {use.pointer} ({use.reason})")
 

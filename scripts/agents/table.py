@@ -14,8 +14,8 @@ _HEAD = """# Agents
 Which coding agents work with a server of this package, by endpoint. `scripts/agents.sh` installs them, runs
 them without a terminal and writes this page. A tiny model's turns are dictated token by token under the masks; in the
 column *sampled* it chooses its calls itself. *Good*: the server accepts every request, the client reads every answer to
-its end, calls come back with their results, and a cancelled request leaves the server idle. An agent with 0 tools sent
-none: its turns are text.
+its end, calls come back with their results, and a cancelled request leaves the server idle. An agent with 0 tools
+sends no tools, so its turns are text.
 
 * *tool turns*: reasoning, text and calls; one call fails. *cancelled*: while a long answer streams.
 * *60 more tools*: from an MCP server. *tool search*: the agent holds these back until the model asks for one.

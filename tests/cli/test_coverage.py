@@ -147,13 +147,13 @@ def custom(definition: str, syntax: str = "lark") -> dict[str, Any]:
     ids=range(8),
 )
 def test_grammars_of_custom_tools(tmp_path: Path, tool: dict[str, Any], status: int, *, is_nested: bool) -> None:
-    """Read as the server reads them: what it refuses is refused here."""
+    """Custom grammars are read as by the server: a grammar that it refuses is reported as refused."""
     entry = {"type": "custom", "custom": tool} if is_nested else {"type": "custom", **tool}
     assert main(["coverage", written(tmp_path, [entry])]) == status
 
 
 def test_functions_of_a_namespace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As vLLM shows Codex's to the model."""
+    """A namespace's functions have the names that vLLM shows to the model."""
     functions = [
         {"type": "function", "name": "g", "parameters": {"properties": {"a": {}}}},
         {"type": "custom", "name": "h"},

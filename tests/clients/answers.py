@@ -94,7 +94,7 @@ def _responses(answer: dict[str, Any]) -> Answer:
 
 
 def _function_calls(items: list[dict[str, Any]]) -> tuple[tuple[str, str, str], ...]:
-    """The calls of response items; vLLM's prompt has a namespace's tool as ``NAMESPACE__NAME``.
+    """The calls of response items. vLLM's prompt names a tool of a namespace ``NAMESPACE__NAME``.
 
     A custom tool's text is the argument ``input``, as in chats.
     """

@@ -1,4 +1,4 @@
-"""Grammars that clients write: no text is forced, special tokens stay out, and the time of a call's steps is bounded."""
+"""Clients' grammars: no token is forced, special tokens are masked, and the CPU time of a call's steps is limited."""
 
 import gc
 from typing import Any
@@ -19,7 +19,7 @@ LONG = {
     "an answer of many parts": ("lark", 'start: x{100}\nx: y{100}\ny: "abc"{100}', False),
     "an answer's regex": ("regex", "(abc){10000}", False),
 }
-AMBIGUOUS = 'start: s\ns: s s | "a"'  # an answer's grammar is LLGuidance's own
+AMBIGUOUS = 'start: s\ns: s s | "a"'  # for answers, whose grammars are in LLGuidance's dialect
 
 
 @pytest.fixture(params=["small_compiler", "k3_small_compiler"])
@@ -29,7 +29,7 @@ def compiler(request: pytest.FixtureRequest) -> Compiler:
 
 
 def matcher_of(compiler: Compiler, syntax: str, definition: str, *, is_tool: bool) -> Any:
-    """The matcher of a custom tool, or of an answer."""
+    """A matcher for a custom tool's grammar, or for an answer's."""
     if is_tool:
         form = {"type": "grammar", "syntax": syntax, "definition": definition}
         body: dict[str, Any] = {"tools": [{"type": "custom", "name": "f", "format": form}]}
@@ -40,7 +40,7 @@ def matcher_of(compiler: Compiler, syntax: str, definition: str, *, is_tool: boo
 
 @pytest.mark.parametrize("name", LONG)
 def test_a_forced_text_is_written_in_any_tokens(compiler: Compiler, name: str) -> None:
-    """LLGuidance would write all of it ahead: some without an end, others for minutes."""
+    """LLGuidance would compute all of the forced text: some texts are infinite, others take minutes."""
     syntax, definition, is_tool = LONG[name]
     vocabulary, row = compiler.vocabulary, allocate_bitmask(1, compiler.vocabulary.size)[0]
     matcher = matcher_of(compiler, syntax, definition, is_tool=is_tool)
@@ -75,7 +75,7 @@ def test_a_grammar_that_excludes_a_text_excludes_special_tokens(compiler: Compil
 
 @pytest.fixture
 def slow_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The CPU time of each mask from now on, in nanoseconds: the last number of the list."""
+    """A list whose last number is the CPU time, in ns, that each mask takes from now on."""
     clock, costs, fill = [0], [0], LLGuidanceMatcher.fill
 
     def timed(self: LLGuidanceMatcher, row: Any, address: int = 0) -> None:
@@ -119,7 +119,7 @@ def test_a_step_that_takes_too_long_ends_no_other_call(compiler: Compiler, slow_
 
 
 def test_no_collection_counts_as_a_slow_step(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a process with many objects, one takes longer than a call's time."""
+    """In a process with many objects, one garbage collection takes longer than a call's limit."""
     matcher, row = (
         matcher_of(compiler, "lark", AMBIGUOUS, is_tool=False),
         allocate_bitmask(1, compiler.vocabulary.size)[0],
@@ -173,7 +173,7 @@ def test_a_first_mask_that_takes_too_long_is_refused(slow_steps: list[int]) -> N
 
 
 def test_long_strings_are_counted_in_parts(small_compiler: Compiler) -> None:
-    """A terminal that counts as many characters takes LLGuidance's lexer to its limit."""
+    """A terminal with a count this large reaches a limit of LLGuidance's lexer."""
     for least, most in (
         (1, 16_385),
         (1024, 17_408),

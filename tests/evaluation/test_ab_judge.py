@@ -93,7 +93,7 @@ def test_a_truncated_answer_counts_as_that_only() -> None:
     ("limit", "tokens", "is_cut"), [(100, 99, False), (100, 100, True), (None, 9, True), (9, None, True)]
 )
 def test_a_call_that_has_ended_is_not_truncated(limit: int | None, tokens: int | None, *, is_cut: bool) -> None:
-    """This package's server says "length" of a call whose arguments do not parse as JSON."""
+    """This package's server reports "length" for a call whose arguments are not valid JSON."""
     one = call('{"city": "Os')
     record = Record("k", 0, "success", finish_reason="length", calls=(one,), completion_tokens=tokens, max_tokens=limit)
     found = judge(read_sample(body(), 1), record)

@@ -125,7 +125,7 @@ KIMI_K2 = [
     ("markers in names", "required", "fault", "an undeclared function"),
     ("no logit_bias", "required", "ok", "4 answers"),
     ("server error", "required", "fault", "answers 500"),
-    ("not json", "required", "fault", "answers no JSON"),
+    ("not json", "required", "fault", "returned a body that is not JSON"),
     ("compressed", "required", "fault", "compressed"),
     ("wrong types", "required", "fault", "got `int` - at `$.choices[0].message.content`"),
     ("no choices", "required", "fault", "no choices"),

@@ -258,9 +258,9 @@ REFUSED = {
     "start: /(?x)a/": "inline flags",
     "start: /(/": "a fault",
     r"start: /[^\s\S]/": "no text matches the rule 'start'",
-    'start: /[\\s\\S]*/ "END"': """the rule 'start': '/[\\\\s\\\\S]*/' takes the longest match, and with it what '"END"' begins""",
-    'start: a\na: NAME? "-" ID\nNAME: /[\\w-]+/\nID: /x/': """the rule 'a': 'NAME ?' takes the longest match""",
-    'start: /é+/ "ü"': "'/é+/' takes the longest match",  # both begin with the same byte
+    'start: /[\\s\\S]*/ "END"': """the rule 'start': '/[\\\\s\\\\S]*/' matches as much as it can, so it always includes what '"END"' begins""",
+    'start: a\na: NAME? "-" ID\nNAME: /[\\w-]+/\nID: /x/': """the rule 'a': 'NAME ?' matches as much as it can""",
+    'start: /é+/ "ü"': "'/é+/' matches as much as it can",  # both begin with the same byte
     'start: "(" x~2 ")"\nx: /[a-z]+/': "no text matches the rule 'start'",
     r'start: "\d"': "the escape",
     'start: "ab".."c"': "a later one",
@@ -308,7 +308,7 @@ def test_costs_have_a_bound(small_compiler: Compiler, budget: str) -> None:
 
 CHARACTERS = "aAkKsSiIzZ0_- \t\n~ſ\u212aİıßẞςσΣéÉжЖ١५ª\u0345ǅǆʰ中\u0300\xa0\u2028\ufeff\x85\u200d😀"
 KELVIN = "ſ\u212aİı"
-"""Letters that fold to ASCII letters in Python: in grammars they are in no class of letters in either case."""
+"""Letters that fold to ASCII letters in Python. With the flag ``i`` they are in no class of a grammar."""
 CLASSES = [
     r"\w", r"\W", r"\d", r"\D", r"\s", r"\S", ".", "[a-z]", "[^a-z]", "[A-Z]", "k", "s", "i", "ß", "ς", "σ", "Σ", "É", "[^k]", "[^s]",
     "[^i]", "[^ß]", "[^ς]", "[^é]", r"[\w-]", r"[^\w-]", r"[\Wk]", r"[^\Wk]", r"[\ds]", r"[^\ds]", r"[\sж]", r"[^\Sж]", "[à-ý]",

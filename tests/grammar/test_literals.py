@@ -1,4 +1,4 @@
-"""Texts that mean something in Lark, such as the empty regex ``//``, wherever a schema may have a text, in both encodings."""
+"""Texts with a meaning in Lark, such as ``//``, as keys, values and patterns of schemas, in both encodings."""
 
 import json
 import re

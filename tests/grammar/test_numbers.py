@@ -47,7 +47,7 @@ CROSSING = (
 PIECES = vocabulary_of(CROSSING)
 LONG = {raw: token for token in range(PIECES.size) if (raw := PIECES.ordinary_bytes(token))}
 ENGINE = LLGuidanceEngine(PIECES)
-MINUS_ZERO = re.compile(r"-0(?![.\d])")  # of a list, 0 has one spelling
+MINUS_ZERO = re.compile(r"-0(?![.\d])")  # a listed 0 has one spelling
 NEGATED = "negated: "  # of the reason why a part of a oneOf is narrowed
 PAIRS = list(combinations_with_replacement(KINDS, 2))
 

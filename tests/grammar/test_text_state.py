@@ -1,4 +1,4 @@
-"""The shortest completions of texts that follow a client's grammar, by its rules and terminals."""
+"""Shortest completions of texts of a client's grammar."""
 
 import pytest
 
@@ -30,11 +30,11 @@ def state(definition: str, text: str = "", escaped: frozenset[str] = frozenset()
         ('start: (/[a-z]+/ "\\n")+ "END"', "ab\ncd", "\nEND"), ('start: "\\"" /[a-z ]*/ "\\""', '"a b', '"'),
         ('start: x~2..4 Y\nx: "a" | "bc"\nY: /[0-9]{3}/', "ab", "c000"), ('start: ["ab" "c"] "d"?', "a", "bc"),
         (CALC, "1 + (2 * f(3, (4", ")))"), (CALC, "1 -", "0"), (CALC, "(1+2)", ""),
-        ('start: s ";"\ns: s s | "a"', "a" * 500, ";"),  # any number of readings, and all go on alike
+        ('start: s ";"\ns: s s | "a"', "a" * 500, ";"),  # exponentially many parses, which share one stack
         ('start: word+ ";"\nword: /[a-z]/+', "a" * 500, ";"),
         ('start: "a" start | "b"', "a" * 5000, "b"),
         ("start: a\n" + "\n".join(f'a{"b" * n}: a{"b" * n}b a{"b" * n}b' for n in range(40)) + f'\na{"b" * 40}: "x"?', "x", ""),
-        ('start: /[a-z]+/ ("b" | "!!")', "ab", "!!"),  # a terminal swallows the shorter one
+        ('start: /[a-z]+/ ("b" | "!!")', "ab", "!!"),  # "b" would become part of the first lexeme
         ("start: /[^)]+/ /.+/", "(ab", ")"),
         ('start: /.+/ "\\n"', "ab\\", "\n"), ('start: /"([^"\\\\]|\\\\.)*"/', '"a\\', 'a"'),
     ],
@@ -56,7 +56,7 @@ def test_inside_json_a_lexeme_may_end_around_an_escaped_character() -> None:
 
 def test_the_rules_that_are_open_are_counted() -> None:
     assert [state(NESTED, "(" * count + "a").depth for count in (0, 1, 7)] == [0, 1, 7]
-    assert state('start: "a" start | "b"', "a" * 50).depth <= 1  # no rule but the last has more to write
+    assert state('start: "a" start | "b"', "a" * 50).depth <= 1  # only the innermost rule needs more text
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_grammars_over_a_limit_and_those_that_are_not_read_have_none(kind: str, 
 @pytest.mark.parametrize(
     ("definition", "text"),
     [
-        ('start: "a" start', ""),  # no text is whole
+        ('start: "a" start', ""),  # matches no finite text
         ('start: "a" /x{300}/', "a"),  # too long a lexeme
         ('start: "a" "b"', "c"),
         ("start: " + " | ".join(f"/a+{number}/" for number in range(100)), "a"),  # too many readings

@@ -1,10 +1,10 @@
-r"""Random grammars of clients: custom tools and answers, in Lark and as regexes, and the laws of what masks let them write.
+r"""Property tests of random client grammars (custom tools and answers, Lark and regexes).
 
-    start: "a" b? /[^\n]+/ "\n"        each text that random masks write is one that the library lark reads, and can be
-    b: "=" | b "=" b                   written in any tokens; no step takes long
+    start: "a" b? /[^\n]+/ "\n"        the library lark must accept each text that random choices from masks write; the
+    b: "=" | b "=" b                   masks must allow the text in any tokenization; no step may take long
 
-A number is one example. The library's parser tries all ways to split a text into terminals, so it reads every text that
-the longest matches give; the reverse does not hold.
+Each number is one example. lark's parser tries all ways to split a text into terminals. So it accepts every text that
+the greedy lexer accepts; the reverse does not hold.
 """
 
 import json
@@ -33,14 +33,14 @@ _CLASSES = ("[abc]", '[^"]', r"[^\n]", r"\w", r"\d", r"\s", ".", "[a-z-]", r"[^\
 _PLAIN = tuple(one for one in _CLASSES if not re.search(r"\\[wdsWD]", one))  # equal in LLGuidance's own dialect
 _COUNTS = ("+", "{1,3}", "{2}", "", "")
 _OPERATORS = ("?", "*", "+", "", "", "", "")
-_OF_LITERALS = (*_OPERATORS, "~2", "~1..3")  # the library takes minutes for groups in groups that are counted
-_STEP_SECONDS = 1.0  # of CPU: far over what any step may take, on any machine
+_OF_LITERALS = (*_OPERATORS, "~2", "~1..3")  # lark takes minutes for counted groups inside counted groups
+_STEP_SECONDS = 1.0  # CPU time: far more than any step may take, on any machine
 _WALK_TOKENS = 60
-_MAX_CHARACTERS = 60  # that the library reads in time
+_MAX_CHARACTERS = 60  # longer texts take lark too long
 
 
 class Grammar(NamedTuple):
-    """An example: of a custom tool, or of an answer."""
+    """One example: a grammar of a custom tool or of an answer."""
 
     syntax: str  # lark or regex
     definition: str
@@ -51,7 +51,7 @@ class Grammar(NamedTuple):
 
 
 def grammar_of(number: int) -> Grammar:
-    """The grammar of a number."""
+    """The random grammar with this number."""
     draw = random.Random(f"grammar {number}")
     is_answer = draw.random() < 0.25
     write = _Draw(draw, _PLAIN if is_answer else _CLASSES)
@@ -94,7 +94,7 @@ class _Draw:
 
 
 class _Reader:
-    """The library's opinion on texts."""
+    """Says whether the library lark accepts a text."""
 
     def __init__(self, grammar: Grammar) -> None:
         self._pattern = self._parser = None
@@ -179,7 +179,7 @@ def _walk(bench: Bench, matcher: Any, draw: random.Random, grammar: Grammar) -> 
         _step(matcher, bench.row, begun)
         if not bench.row.any():
             raise Broken("a mask is empty", bench.shown(ids))
-        likely = bench.row & _short_tokens(bench)  # most others hardly ever end a text
+        likely = bench.row & _short_tokens(bench)  # with longer tokens a text rarely ends
         allowed = allowed_ids(likely if likely.any() and draw.random() < 0.8 else bench.row)
         token = int(draw.choice(allowed))
         if token == bench.stop:
@@ -196,7 +196,7 @@ def _walk(bench: Bench, matcher: Any, draw: random.Random, grammar: Grammar) -> 
             return str(decode_blocks(bench.vocabulary, ids)["input"])
         return str(json.loads(b"".join(map(bench.vocabulary.token_bytes, ids)))["input"])
     except UnicodeDecodeError:
-        return None  # of LLGuidance's own dialect a class may match single bytes
+        return None  # in LLGuidance's dialect, a class may match single bytes
 
 
 def _pieces(bench: Bench, text: str, grammar: Grammar) -> list[Piece]:
@@ -208,7 +208,7 @@ def _pieces(bench: Bench, text: str, grammar: Grammar) -> list[Piece]:
 
 
 def _feed(bench: Bench, matcher: Any, ids: Sequence[int]) -> None:
-    """Write a text again, in these tokens."""
+    """Check that a text is accepted in this tokenization."""
     for number, token in enumerate(ids):
         begun = time.thread_time()
         _step(matcher, bench.row, begun)
@@ -223,7 +223,7 @@ def _feed(bench: Bench, matcher: Any, ids: Sequence[int]) -> None:
 def faults_of(
     benches: Sequence[Bench], number: int, counts: Counter[str], wanted: int = 1, seconds: float = 40.0
 ) -> list[Fault]:
-    """The laws that an example breaks, as of a schema's; it is not reduced."""
+    """The laws that an example breaks. Same signature as for schemas, but examples are not reduced."""
     del wanted, seconds
     grammar = grammar_of(number)
     bench = benches[random.Random(f"encoding {number}").random() < 0.3]

@@ -1,4 +1,4 @@
-"""Holds random schemas, or clients' grammars, to the laws of masks, and prints the smallest that break one.
+"""Tests random schemas, or random clients' grammars, against the laws of masks. It prints the smallest that break one.
 
     python -m tests.laws.fuzz --minutes 60 --processes 2 --seed 1
     python -m tests.laws.fuzz --example 1000017

@@ -1,9 +1,9 @@
-"""Hostile grammars of clients beside good requests: the good ones' masks stay the same, and memory does not grow.
+"""Soak test: slow client grammars in a batch with good requests, whose masks must not change. Memory must not grow.
 
     python -m tests.laws.soak --minutes 10
 
-In each round good and hostile turns share one batch, as in an engine core's step. The first rounds fill the caches; memory
-is compared from then on. The CPU time of a hostile turn's mask is what the others of its step wait for.
+In each round, good and hostile turns share one batch, as in a step of an engine core. Memory is compared after the
+first rounds, which fill the caches. The CPU time of a hostile turn's mask is the delay of the other turns in its step.
 """
 
 import argparse
@@ -85,7 +85,7 @@ def body_of(kind: str, text: str) -> dict[str, Any]:
 
 
 def soak(compiler: Compiler, seconds: float, hostile: Sequence[tuple[str, str]] = HOSTILE) -> Report:
-    """Run rounds for some seconds, at least one behind the warm ones."""
+    """Run rounds for some seconds, and at least one after the warm-up rounds."""
     report, until, before = Report(), time.monotonic() + seconds, 0.0
     expected = _good_masks(compiler, random.Random(0))
     while report.rounds <= _WARM_ROUNDS or time.monotonic() < until:

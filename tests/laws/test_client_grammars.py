@@ -1,4 +1,4 @@
-"""Random grammars of clients hold the laws. ``python -m tests.laws.fuzz --grammars`` tries more of them."""
+"""Random client grammars obey the laws of masks. ``python -m tests.laws.fuzz --grammars`` tries more of them."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Hostile grammars beside good requests. ``python -m tests.laws.soak --minutes 10`` goes on for longer."""
+"""Slow client grammars in a batch with good requests. ``python -m tests.laws.soak --minutes 10`` runs longer."""
 
 import pytest
 

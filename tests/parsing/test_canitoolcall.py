@@ -1,7 +1,7 @@
-"""The Kimi family of canitoolcall, a suite for the parsers of engines: outputs of K2, K2.6 and K3, and what they mean.
+"""Kimi's cases in canitoolcall, a test suite for tool parsers: outputs of K2, K2.6 and K3, with the expected calls.
 
-Its checks are run at the tolerant level, on whole outputs and on streams of each of its splits. A check that says FAIL
-fails; what is not equal but for blanks at the ends of texts is a pass, as in its own table of engines.
+The suite's checks run at the tolerant level, on whole outputs and on streams with each of its splits. A check fails if
+it says FAIL. Texts that differ only in blanks at their ends pass, as in the suite's own table of engines.
 """
 
 from pathlib import Path

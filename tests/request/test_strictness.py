@@ -92,7 +92,7 @@ for _ in range(200):
 WITHOUT_GRAMMAR: dict[str, Any] = {
     "no value": {"not": {}},
     "too deep": DEEP,
-    # What opencode makes of the schemas of MCP servers.
+    # The form into which opencode converts schemas of MCP servers.
     "a closed reference": {"$ref": "#/$defs/a", "properties": {}, "additionalProperties": False, "$defs": {"a": WHOLE}},
     "closed alternatives": {"anyOf": [WHOLE, WHOLE], "properties": {}, "additionalProperties": False},
     "a missing key": {"properties": {}, "required": ["a"], "additionalProperties": False},
@@ -109,7 +109,7 @@ WITHOUT_GRAMMAR: dict[str, Any] = {
 @pytest.mark.parametrize("encoding", ["json", "xtml"])
 @pytest.mark.parametrize("why", WITHOUT_GRAMMAR)
 def test_a_schema_without_a_grammar_costs_only_its_tool(why: str, encoding: str) -> None:
-    """Unless it is strict it becomes any JSON object, with the reason in the coverage, also in what others are sent."""
+    """Unless it is strict, it becomes any JSON object, in the spec for other processes too; coverage has the reason."""
     compiler = byte_compiler(wire_format=KIMI_K3 if encoding == "xtml" else KIMI_K2)
     other = {"type": "function", "function": {"name": "g", "parameters": WHOLE, "strict": True}}
 

@@ -30,7 +30,7 @@ def accepts(compiler: Compiler, schema: Any, text: str) -> bool:
 
 
 def narrowed(coverage: Coverage) -> list[KeywordUse]:
-    """The narrowed keywords, without those that are because an integer has one spelling."""
+    """The narrowed keywords, without those narrowed only because an integer has one spelling."""
     return [use for use in coverage.narrowed if not use.reason.startswith("1.0 and 1e3")]
 
 

@@ -74,7 +74,7 @@ def test_grammars_accept_and_reject(case: dict[str, Any], engine: EngineName) ->
         coverage = grammar.coverage
         status = "relaxed" if coverage.relaxed else "narrowed" if coverage.narrowed else "enforced"
         if status == "narrowed" and "llguidance" not in case and not narrowed(coverage):
-            status = "enforced"  # but for the spelling of integers
+            status = "enforced"  # apart from the spelling of integers
     if engine == "llguidance":
         assert status == case.get("llguidance", "enforced"), grammar and grammar.coverage
     if grammar is None:

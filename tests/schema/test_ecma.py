@@ -108,8 +108,8 @@ RELAXED: list[tuple[str, str]] = [
     (r"^\p{Foo}$", r"the property \p{Foo}"),
     ("a{99999999999}", "a count of more than 9 digits"),
 ]
-LOOKS_INSIDE = "look-around, other than look-ahead at the beginning of a match, which is left out of it"
-# Pattern with look-around inside; texts that it finds, and those that it does not find without the look-around either.
+LOOKS_INSIDE = "look-around, other than look-ahead at the beginning of a match; the rest of the pattern is enforced"
+# Pattern with lookarounds inside -> (texts that match, texts that do not match even without the lookarounds).
 DECIMAL = r"^(?!^[-+.]*$)[+-]?0*(?:\d{0,3}|(?=[\d.]{1,4}0*$)\d{0,3}\.\d{0,2}0*$)$"  # as pydantic writes decimals
 WITHOUT_LOOKS: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     (DECIMAL, ("12", "1.25", "-0.5"), ("", "-", "1.x", "1234.5", "1.2.3")),

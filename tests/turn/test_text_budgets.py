@@ -1,4 +1,4 @@
-"""The finish reserve of texts that follow a client's grammar: custom tools in each format, and answers."""
+"""The finish reserve in texts of a client's grammar: custom tools in each format, and answers."""
 
 import json
 import random
@@ -15,8 +15,8 @@ from tests.grammar.test_custom_tool import PATCH, SCRIPT
 from tests.turn.test_finish_budget import call_start, steps
 from tests.walks import row_of as mask
 
-RESERVE = 300  # with the tags of Kimi K3, which random choices split
-# Texts without an end of their own, each with what ends it.
+RESERVE = 300  # includes Kimi K3's tags, which random choices split into many tokens
+# (a terminal that could go on forever, a terminal that ends it)
 OPEN = (
     ("[^;]+", ";"), ("[a-z ]*", '"'), ("[^\\n]*", "\n"), (".+", "\n"), ("[A-Z_]+", "="), ("(ab|ba)+", "."),
     ("\\w+", "\\"), ("[0-9]{2,}", "-"), ("é+", "日"),
@@ -32,10 +32,10 @@ REGEXES = ("[a-z]+;[0-9]{4}", "(a|b)*abb", '"([^"\\\\]|\\\\.)*"', "[\\s\\S]*END"
 
 
 def part(chance: random.Random, depth: int = 0) -> str:
-    """Return a part of a rule; every text of it that has begun can be completed."""
+    """Return a random part of a rule. Every prefix of its texts can be completed."""
     kind = chance.randrange(4 if depth > 2 else 10)
     if kind == 0:
-        text, end = chance.choice(OPEN[4:] if depth else OPEN)  # a wide one would swallow what is beside it
+        text, end = chance.choice(OPEN[4:] if depth else OPEN)  # a broad class would match the text next to it too
         return f"/{text}/ {json.dumps(end, ensure_ascii=False)}"
     if kind == 1:
         return f"/{chance.choice(CLOSED)}/"
@@ -118,7 +118,7 @@ def test_generated_expressions(compiler: Compiler, budget: FinishBudget) -> None
 def test_generated_answers(compiler: Compiler, budget: FinishBudget) -> None:
     for seed in range(tries(16)):
         definition = generated(seed)
-        if "~" not in definition and "%ignore" not in definition:  # LLGuidance writes counts otherwise
+        if "~" not in definition and "%ignore" not in definition:  # LLGuidance spells counts differently
             check_walks(compiler, budget, answer(definition), range(seed, seed + 3))
 
 
@@ -139,7 +139,7 @@ def test_other_answers(compiler: Compiler, budget: FinishBudget, form: dict[str,
 
 
 def test_without_a_reserve_such_turns_are_cut(compiler: Compiler) -> None:
-    """So that the tests above are some."""
+    """Otherwise the tests above would test little."""
     cut = 0
     for seed in range(10):
         matcher = matcher_of(compiler, custom(HAND[2 + seed % 3]))
@@ -149,7 +149,7 @@ def test_without_a_reserve_such_turns_are_cut(compiler: Compiler) -> None:
 
 
 def test_rollbacks_and_forks_filter_alike(compiler: Compiler, budget: FinishBudget) -> None:
-    """A matcher that was taken back, forked or given several tokens at once has the mask of one that went straight."""
+    """Rollback, fork and several tokens at once lead to the same mask as accepting the tokens one by one."""
     for seed in range(tries(8)):
         body, chance = custom(generated(seed)), random.Random(seed)
         matcher = matcher_of(compiler, body)

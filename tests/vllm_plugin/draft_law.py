@@ -1,7 +1,7 @@
-"""The law of drafts: a sampled token has the distribution of its row of logits, whatever was drafted for the row.
+"""Statistical test of speculative decoding: a sampled token has the distribution of its logits, whatever the drafts.
 
-A step's tokens are the drafts up to the first one that is rejected, then one more. So of the requests that have come as
-far as a position, the tokens at the position have the row's distribution, with drafts as without.
+A step writes the drafts up to the first rejected one, then one more token. So among the requests that reach a position,
+the tokens at this position must have the distribution of the row of logits, with or without drafts.
 """
 
 from collections import Counter
@@ -21,8 +21,8 @@ from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 SIZE = 12
 ILLEGAL = 5  # the token that every row masks
 FEW, MANY = 1, 8
-SURE = 1e-6  # a chance that a right sampler does not have with the seeds of the tests
-ENOUGH = 5  # tokens that a class of the chi-square test expects at least
+SURE = 1e-6  # p-value below which a sampler is wrong; a right one is above it with the seeds of the tests
+ENOUGH = 5  # least expected count of a class in the chi-square test
 
 _CHANCE = torch.Generator().manual_seed(44)
 LOGITS = torch.randn(MANY + 1, SIZE, generator=_CHANCE) * 1.5
@@ -71,12 +71,12 @@ class Request:
 
 
 def requests_of(batch: str, drafts: Iterable[str], repeats: int) -> list[Request]:
-    """Each kind of request of a batch so many times, the kinds in turn."""
+    """Each kind of request of a batch ``repeats`` times, interleaved."""
     return [Request(*kind) for kind in product(drafts, BATCHES[batch], (False, True))] * repeats
 
 
 def expected(logits: torch.Tensor, parameters: Parameters) -> np.ndarray[Any, Any]:
-    """``[SIZE]``, the chance of each token: written anew, token by token, from the parameters' definitions."""
+    """``[SIZE]``, the probability of each token, computed from the definitions of the parameters, without vLLM."""
     row = logits.double().numpy()
     if parameters.temperature == 0:
         return np.eye(SIZE)[row.argmax()]
@@ -147,10 +147,10 @@ def sampling_metadata(requests: Sequence[Request]) -> SamplingMetadata:
 
 
 def check_law(requests: Sequence[Request], written: Sequence[Sequence[int]]) -> int:
-    """Assert the law at every position, of each kind of request and of all with the same parameters.
+    """Assert the distribution at every position, for each kind of request and for all with the same parameters.
 
     Returns:
-        The number of kinds and positions that enough requests have reached for a test.
+        The number of pairs of a kind and a position that had enough requests for a test.
     """
     found: dict[tuple[Parameters, int, str], Counter[int]] = {}
     for request, tokens in zip(requests, written, strict=True):
@@ -169,10 +169,10 @@ def check_law(requests: Sequence[Request], written: Sequence[Sequence[int]]) -> 
 
 
 def check_frequencies(counts: Sequence[int], chances: Any, what: str) -> bool:
-    """Assert that tokens were drawn by their chances; False if they are too few for a test."""
+    """Assert that tokens were drawn with their probabilities; False if they are too few for a test."""
     seen, total = np.array(counts), sum(counts)
     assert not seen[chances == 0].any(), f"{what}: {counts}, which include an impossible token"
-    classes: list[list[float]] = []  # seen and expected; rare tokens share one
+    classes: list[list[float]] = []  # [observed, expected] counts; rare tokens share a class
     for token in chances.argsort():
         if not classes or classes[-1][1] >= ENOUGH:
             classes.append([0, 0])

@@ -1,6 +1,6 @@
-"""The law of drafts for vLLM's GPU kernels, in Triton's interpreter; run by test_processor_v2.py in a process of its own.
+"""Distributions with drafts by vLLM's GPU kernels, in Triton's interpreter; test_processor_v2.py runs it in a process.
 
-The interpreter takes some 0.1 s a request: few requests, and few kinds of drafts.
+The interpreter takes some 0.1 s per request, so there are few requests and few kinds of drafts.
 """
 
 import tests.triton_on_cpu  # isort: skip # noqa: F401 - before vLLM
@@ -41,7 +41,7 @@ def test_drafts_change_no_distribution_on_the_v2_runner(batch: str) -> None:
     engine = V2Engine(None, SIZE, LONGEST, len(requests))
     engine.begin({name: (params(name, request), 1, [0]) for name, request in requests.items()})
     drafts = {name: DRAFTS[request.drafts] for name, request in requests.items()}
-    engine.step(list(requests), LOGITS[:1].repeat(len(requests), 1))  # the prompt: a step that takes no drafts
+    engine.step(list(requests), LOGITS[:1].repeat(len(requests), 1))  # the prompt, a step without drafts
     written = engine.step(list(requests), torch.cat([LOGITS[: len(each) + 1] for each in drafts.values()]), drafts)
     assert check_law(list(requests.values()), [written[name] for name in requests]) > 5 * len(BATCHES[batch])
 

@@ -183,7 +183,7 @@ def test_greedy_output_is_that_of_the_other_route(run: Run, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["grammar", "draft model", pytest.param("ngram", marks=pytest.mark.only_all)])
 def test_drafts_change_no_distribution(run: Run, vocabulary: Vocabulary, name: str) -> None:
-    """As :mod:`tests.vllm_plugin.draft_law`, in an engine: values are as frequent with drafts as without."""
+    """As :mod:`tests.vllm_plugin.draft_law`, in whole engines: values are as frequent with drafts as without."""
     found = [frequencies(run(each)["sampled"]["answers"], vocabulary) for each in ("backend", name)]
     assert found[0].keys() == found[1].keys()
     for key in found[0]:

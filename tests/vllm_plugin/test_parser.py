@@ -262,7 +262,7 @@ UNWANTED = [
 def test_a_call_that_was_not_wanted_is_not_shown(
     parser_class: Any, tokenizer: Any, vocabulary: Vocabulary, fields: Any, size: int
 ) -> None:
-    """Nor is any part of it, as with vLLM's own parser."""
+    """No part of the call is shown, as with vLLM's own parser."""
     request = adjusted(parser_class, tokenizer, chat(**fields))
     markers = vocabulary.format
     calls = render_tool_calls(CALLS, vocabulary)

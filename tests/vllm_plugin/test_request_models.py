@@ -93,7 +93,7 @@ def reading(request: pytest.FixtureRequest, model: Path, k3_model: Path) -> Read
 
 
 def validated(model: Any, body: dict[str, Any]) -> Any:
-    """A request as vLLM reads its body, behind our middleware."""
+    """The request that vLLM validates from a body after our middleware."""
     return model.model_validate(rewritten(body, INPUTS[model]) if model in INPUTS else body)
 
 
@@ -180,17 +180,17 @@ VALUES: list[Any] = [
     {"type": "custom", "name": "f"}, {"type": "allowed_tools", "mode": "auto", "tools": [TOOL]},
     {"constrained_k2": 5}, {"thinking": "yes"},
 ]  # fmt: skip
-"""What some endpoint's fields take, and what none takes."""
+"""Values for fields: some are valid for a field of some endpoint, others for none."""
 
 FIELDS = frozenset(name for model, _ in BODIES.values() for name in model.model_fields) | {"_constrained_k2"}
 HANDED_ON = ("chats", "derendered chat", "derendered completion")
-"""vLLM hands all fields of the first on to a chat; the others have a request inside."""
+"""Left out: vLLM passes all fields of ``chats`` on to a chat, and the other two contain another request."""
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 @pytest.mark.parametrize("name", [name for name in BODIES if name not in HANDED_ON])
 def test_fields_of_other_endpoints_are_ignored(name: str, value: Any, reading: Reading) -> None:
-    """All at once, and those alone that give an answer its form or name a tool."""
+    """All at once; then, one at a time, those for response formats, stop strings, tools and messages."""
     model, body = BODIES[name]
     others = dict.fromkeys(FIELDS - model.model_fields.keys(), value)
     expected = read(validated(model, body), reading)
@@ -208,7 +208,7 @@ def test_fields_of_other_endpoints_are_ignored(name: str, value: Any, reading: R
 
 
 OWN = ("vllm_xargs", "use_beam_search")
-"""The fields that may be refused: those of this package, and what is refused beside tools."""
+"""The fields that this package may refuse: its own, and beam search with tools."""
 
 
 @pytest.mark.parametrize("reading", [("kimi_k2", "kimi_k2")], indirect=True, ids=str)
@@ -230,7 +230,7 @@ def test_what_vllm_takes_is_taken(name: str, value: Any, reading: Reading) -> No
 
 
 def test_an_empty_list_of_tools_is_as_with_vllm(reading: Reading) -> None:
-    """vLLM refuses such a chat; other endpoints take it as without tools."""
+    """vLLM refuses an empty list of tools in a chat; other endpoints treat it as no tools."""
     with pytest.raises((ValueError, VLLMValidationError), match="`tools` must not be an empty array"):
         validated(*with_no_tools("chat"))
     for name in ("responses", "messages"):

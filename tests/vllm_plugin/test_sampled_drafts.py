@@ -1,4 +1,4 @@
-"""Sampling beside drafts: with drafts, tokens have the distribution that they have without."""
+"""Sampling with drafts: tokens have the same distribution as without drafts."""
 
 import pytest
 
@@ -20,7 +20,7 @@ REPEATS = 500
 
 @pytest.fixture(scope="module")
 def sampler() -> RejectionSampler:
-    """As the workers of the CPU build make it, with our flags."""
+    """The sampler, as a worker of the CPU build has it with our flags."""
     patch_vllm()
     current_platform.register_triton_kernel_overrides()
     return RejectionSampler(Sampler())

@@ -1,4 +1,4 @@
-"""Half a UTF-16 character in a body: HTTP 400 in what the engine core is sent, and part of a text like any other."""
+"""Lone surrogates in a body: HTTP 400 in fields that vLLM sends to the engine core, accepted in texts."""
 
 import json
 from typing import Annotated, Any
@@ -49,7 +49,7 @@ def client() -> TestClient:
 
 
 def written(body: dict[str, Any]) -> list[bytes]:
-    """A body with escapes, with the bytes that some encoders write, and in UTF-16."""
+    """The encodings of a body with lone surrogates: JSON escapes, UTF-8 bytes of surrogates, UTF-16."""
     raw = json.dumps(body, ensure_ascii=False)
     return [json.dumps(body).encode(), raw.encode(errors="surrogatepass"), raw.encode("utf-16", "surrogatepass")]
 

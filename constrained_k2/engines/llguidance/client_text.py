@@ -1,8 +1,8 @@
-"""Matches a text by a grammar that a client wrote, and bounds the CPU time that this takes.
+"""A CPU time limit on matching a client's grammar: of a custom tool, or of an answer by regex or Lark.
 
-    s: s s | "a" | "b" "a"?      each step compares all ways to read the text: the call ends after some 300 bytes
+    s: s s | "a" | "b" "a"?      ambiguous: each token compares all parses, so the call fails after some 300 bytes
 
-LLGuidance's own limits count expressions and parser items, not the work that an ambiguous rule makes of them.
+LLGuidance's own limits count lexer expressions and parser items. They do not bound the time of an ambiguous rule.
 """
 
 import gc
@@ -23,8 +23,8 @@ from constrained_k2.vocabulary.bitmask import BitmaskRows
 if TYPE_CHECKING:
     from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar
 
-_FREE_NS = 10_000_000  # of a step; most take 0.1 to 3 ms
-_MOST_NS = 80_000_000  # of steps one after the other, above what is free
+_FREE_NS = 10_000_000  # CPU time of each step that is not counted; most steps take 0.1 to 3 ms
+_MOST_NS = 80_000_000  # limit of the counted time; a step that needs less than _FREE_NS reduces the sum
 
 
 class ClientTextGrammar:
@@ -32,7 +32,7 @@ class ClientTextGrammar:
 
     Args:
         inner: The grammar.
-        tokens: As :class:`ClientTextMatcher` takes them.
+        tokens: Passed on to :class:`ClientTextMatcher`.
     """
 
     def __init__(self, inner: "LLGuidanceGrammar", tokens: npt.NDArray[np.int32] | None) -> None:
@@ -57,16 +57,17 @@ class ClientTextGrammar:
 
 
 class ClientTextMatcher:
-    """A matcher whose steps are timed. Implements :class:`~constrained_k2.engines.protocol.ArgumentMatcher`.
+    """A matcher that limits its CPU time. Implements :class:`~constrained_k2.engines.protocol.ArgumentMatcher`.
 
-    Garbage collections wait for the end of a step: in a large process, one takes longer than the limit. The step that
-    takes too long is the last one: it ends as usual, and every later one raises ``SchemaTooCostly``.
+    A step is one call of a method. The step that exceeds the limit still returns, unless it replays tokens; every later
+    step raises ``SchemaTooCostly``. Python's garbage collector is off during a step, because one collection in a large
+    process takes longer than the limit.
 
     Args:
         inner: The matcher of the text.
         location: The location of the grammar in the request, for errors.
-        tokens: The tokens that a text may have, int32 ``[words]``; None for any. A grammar of LLGuidance's own dialect
-            can exclude texts, which includes special tokens: ``~/a/``.
+        tokens: Bitmask of the tokens that a text may contain, int32 ``[words]``; None for any. It is needed because a
+            complement in LLGuidance's dialect (``~/a/``) also matches special tokens.
     """
 
     __slots__ = ("_begun", "_collects", "_inner", "_location", "_spent_ns", "_tokens")
@@ -131,14 +132,14 @@ class ClientTextMatcher:
             gc.enable()
 
     def _with_step(self) -> int:
-        """Return the time above what is free, with the current step. Fast steps make up for slow ones before them."""
+        """Return the counted time, current step included. It falls with each step that is faster than ``_FREE_NS``."""
         return max(self._spent_ns + thread_time_ns() - self._begun - _FREE_NS, 0)
 
     def _check(self) -> None:
-        """Raise if the call's latest steps, with the current one, have taken too long."""
+        """Raise if the counted time, current step included, is over the limit."""
         spent = self._with_step() if self._spent_ns <= _MOST_NS else self._spent_ns
         if spent > _MOST_NS:
             limit, free, actual = _MOST_NS // 1_000_000, _FREE_NS // 1_000_000, spent // 1_000_000
-            problem = f"the masks of this grammar take {actual} ms above {free} ms each, over the limit of {limit} ms"
-            remedy = "Rewrite rules that match one text in several ways, and shorten counts"
+            problem = f"computing its masks took {actual} ms more than {free} ms per step, over the limit of {limit} ms"
+            remedy = "Rewrite rules that match one text in several ways, and lower repetition counts"
             raise SchemaTooCostly(problem, self._location, remedy, "mask_ms", limit, actual)

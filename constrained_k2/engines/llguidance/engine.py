@@ -1,7 +1,7 @@
-"""The LLGuidance engine: it reads our grammars, and what else a call may go on with.
+"""The LLGuidance engine: compiles a schema to a grammar, with fallbacks for a limit of LLGuidance inside a call.
 
 {"type": "integer", "minimum": 3}     Lark: any order of keys, exact bounds
-one that fails in a call              the same without long strings that have patterns; else any JSON object
+fallbacks                             the same with a lower maxLength of strings that have a pattern; any JSON object
 """
 
 import json
@@ -52,7 +52,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 # Memory of a compiled grammar without its lexer, by the characters of its text: 20 to 80 bytes, measured.
 _COST_FACTOR = 40
 _COST_FLOOR = 40_000
-_MAX_DIGESTS = 4  # of schemas that share a grammar
+_MAX_DIGESTS = 4  # schemas of one shared grammar that the log names
 _logger = logging.getLogger(__name__)
 _MEASURED_AFTER_NS = 4_000_000  # of work by a grammar's lexer, which makes up to 1 MB; measuring takes 0.1 ms
 
@@ -135,7 +135,7 @@ class LLGuidanceEngine:
         return None
 
     def _any(self, encoding: ArgumentEncoding, *, is_object: bool) -> "LLGuidanceGrammar":
-        """The grammar with which a call goes on where its own fails."""
+        """The last fallback: any JSON object (or value), shared by all schemas."""
         with self._making_any:
             found = self._any_grammars.get((encoding, is_object))
             if found is None:
@@ -157,9 +157,9 @@ class LLGuidanceEngine:
             raise UnsupportedSchema(problem, "", f"Correct the {what}", "", self.name) from None
 
     def _tried(self, grammar: ClientTextGrammar, before: list[int]) -> ClientTextGrammar:
-        """Compute the first mask of a client's text: it may cost too much. Raises as the matcher of a call does.
+        """Compute the first mask of a client's grammar, to refuse one that is too slow. Raises as the matcher does.
 
-        It costs too much if it does so twice: a collection of Python's garbage counts as time of the thread, too.
+        A second attempt follows a failed one, since a garbage collection on this thread may have cost the time.
         """
         row = np.zeros(words_per_row(len(self.mask_cache.classes)), np.int32)
         for is_last in (False, True):
@@ -234,7 +234,7 @@ class LLGuidanceGrammar:
         self.effort: Effort = source.effort
         self._limits = CLIENT_LIMITS if source.is_clients else LIMITS if source.effort == "exact" else EASED_LIMITS
         self._coverage: Coverage | None = None  # None for that of its source
-        # The grammars with which a call goes on where this one fails.
+        # The fallback grammars.
         self.make_narrow: Callable[[], LLGuidanceGrammar | None] | None = None
         self.make_any: Callable[[], LLGuidanceGrammar] | None = None
         self._narrow: LLGuidanceGrammar | None = None
@@ -257,7 +257,7 @@ class LLGuidanceGrammar:
             self.measure()
 
     def measure(self) -> None:
-        """Measure the lexer, and tell what counts this grammar."""
+        """Re-estimate the grammar's memory and report it to ``on_growth`` (the cache's accounting)."""
         self._unmeasured_ns = 0
         prototype = self._prototype
         self.cost_bytes = self._text_bytes + (0 if prototype is None else lexer_bytes(prototype))
@@ -266,9 +266,9 @@ class LLGuidanceGrammar:
         self.on_growth(self.cost_bytes)
 
     def following(self, *, may_relax: bool) -> "Iterator[LLGuidanceGrammar]":
-        """Yield the grammars with which a call goes on where this one fails, the best first.
+        """Yield the fallback grammars, most exact first.
 
-        ``may_relax``: False for a strict tool, which gets none that allows more than its schema.
+        ``may_relax``: False for a strict tool, which gets no fallback that allows more than its schema.
         """
         with self._reading:
             if self.make_narrow is not None:
@@ -284,7 +284,7 @@ class LLGuidanceGrammar:
             yield self.make_any()
 
     def log_failure(self, location: str, problem: str, following: "LLGuidanceGrammar") -> None:
-        """Log, once, that a call goes on with a ``following`` grammar."""
+        """Log, once, that a call continues with the fallback ``following``."""
         if not self._has_failed:
             self._has_failed = True
             how = "without long strings that have patterns" if following is self._narrow else "as any JSON"
@@ -327,7 +327,7 @@ class LLGuidanceGrammar:
         return renewed.deep_copy()
 
     def forced_ids(self, matcher: llguidance.LLMatcher) -> list[int]:
-        """Return tokens that every continuation begins with, in their canonical tokenization; none of a long text."""
+        """Return the forced tokens, in canonical tokenization; none if the grammar may force a long text."""
         if self._source.has_long_texts:
             return []
         if not self.any_tokenization:

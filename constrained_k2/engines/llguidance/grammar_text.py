@@ -39,7 +39,7 @@ _MAX_TEXTS = 2048  # that patterns were looked for in, and whether they were fou
 _MAX_MEMBERS = MAX_GRAMMAR_SIZE // 2  # in JSON each takes at least 3 symbols (1.7.6): no need to let it read
 # The strings, comments and regular expressions of a Lark grammar, in which "<" refers to no token.
 _LARK_TEXT = re.compile(r"\"(?:\\.|[^\"\\])*\"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\])+/", re.DOTALL)
-_OPTIONS = re.compile(r"^%llguidance[ \t]*\{[^}\n]*\}", re.MULTILINE)  # say nothing about texts
+_OPTIONS = re.compile(r"^%llguidance[ \t]*\{[^}\n]*\}", re.MULTILINE)  # no effect on matches
 _MAX_EBNF = 1 << 16  # characters that are converted, a second a megabyte
 
 
@@ -64,18 +64,18 @@ class GrammarText:
     coverage: Coverage
     model: StateModel | None  # None if its states are not cached
     encoding: ArgumentEncoding = "json"
-    has_long_texts: bool = False  # True if LLGuidance might force a text without a limit
+    has_long_texts: bool = False  # True if LLGuidance might force text of unlimited length
     is_clients: bool = False  # True if a client wrote it
     effort: Effort = "exact"
     places: Places | None = None  # of the arrays whose items a matcher compares
     has_open_keys: bool = False  # True if the grammar itself would let an object have a key twice
     direct: DirectModel | None = None  # of JSON, for masks without LLGuidance
-    text_grammar: TextGrammar | None = None  # of a text that follows a client's grammar, to complete it
+    text_grammar: TextGrammar | None = None  # the rules of a client's grammar, to complete its text
     is_simple: bool = False  # True if LLGuidance reads it for certain, and no mask of it takes it to a limit
 
     @property
     def any_tokenization(self) -> bool:
-        """True if masks allow any tokenization of a text that is the only one possible."""
+        """True if masks allow any tokenization of a forced text."""
         return self.encoding == "xtml" or self.has_long_texts
 
 

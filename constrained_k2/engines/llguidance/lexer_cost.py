@@ -18,7 +18,7 @@ MAX_GRAMMAR_SIZE = 50_000
 # A grammar that takes over from one that failed may take five times longer still.
 _SIZES: dict[str, Any] = {"max_grammar_size": MAX_GRAMMAR_SIZE, "max_items_in_row": 20_000, "step_max_items": 200_000}
 LIMITS = llguidance.LLParserLimits(**_SIZES, step_lexer_fuel=1_000_000)
-# A client's grammar has less: its other costs are bounded by time (client_text.py).
+# Lower limits for a client's grammar. Its other costs are bounded by CPU time (client_text.py).
 CLIENT_LIMITS = llguidance.LLParserLimits(**_SIZES | {"step_max_items": 100_000}, step_lexer_fuel=400_000)
 EASED_LIMITS = llguidance.LLParserLimits(**_SIZES, step_lexer_fuel=5_000_000)
 LEXER_BYTES = 64_000

@@ -62,7 +62,7 @@ class LazyDfa:
             self.tracker.free_keys = self._residuals.free_keys
         self._states: dict[Position, DfaState] = {}
         self.paid_states = 0  # part of the cache's sum
-        self.digests: dict[str, None] = {}  # of its schemas, for the log: several may have one grammar
+        self.digests: dict[str, None] = {}  # the schemas that share this grammar, for the log
         self.start = DfaState(self.tracker.start)
 
     @property
@@ -191,7 +191,7 @@ class MaskCache:
 
     @cached_property
     def text_tokens(self) -> npt.NDArray[np.int32]:
-        """Return all ordinary tokens and the engine's stop, int32 ``[words]``, read-only."""
+        """The bitmask of all ordinary tokens and the engine's stop token, int32 ``[words]``, read-only."""
         allowed = np.ones(8 * self._row_bytes, dtype=bool)
         allowed[list(self._vocabulary.unordinary_ids)] = False
         allowed[self._vocabulary.size :] = False
@@ -217,7 +217,7 @@ class MaskCache:
         return token
 
     def note_empty_mask(self, digests: Iterable[str]) -> None:
-        """Count and log an empty direct mask; ``digests`` are those of the schemas that share its grammar."""
+        """Count and log a direct mask without a token. ``digests`` name the schemas that share its grammar."""
         self.on_empty_mask()
         message = "schema %s: a mask allowed no token; LLGuidance computes it. Please report the schema."
         _logger.warning(message, " or ".join(digests))

@@ -33,7 +33,7 @@ _UNTRACKED = DfaState(None)  # the state of matchers without a DFA
 
 
 def fill_each(batch: Sequence[tuple[Any, int]], rows: BitmaskRows) -> Failures:
-    """Fill the rows of matchers one by one, on this thread."""
+    """Fill the bitmask rows of matchers one by one, on this thread."""
     failed: Failures = []
     for matcher, row in batch:
         try:
@@ -70,7 +70,7 @@ class LLGuidanceMatcher:
         self._location = location
         self._may_relax = may_relax
         self.written_filter = written  # leaves out keys and items that are there already
-        self.watch: Callable[[], None] | None = None  # called while tokens are replayed, which it may end by an error
+        self.watch: Callable[[], None] | None = None  # called before each replayed token; may raise
         self._classes = grammar.token_classes
         self._state = _UNTRACKED if grammar.dfa is None else grammar.dfa.begin()
         self._ids: list[int] = []
@@ -303,7 +303,10 @@ class LLGuidanceMatcher:
             self._masked = self._consumed
 
     def _takes(self, matcher: llguidance.LLMatcher, token_id: int) -> bool:
-        """Have LLGuidance consume a token. A lexer at its limit may refuse one without an error, which its mask has."""
+        """Have LLGuidance consume a token.
+
+        A lexer at its limit may refuse a token without an error. Computing a mask then reports the error.
+        """
         taken = bool(matcher.try_consume_tokens([token_id]))
         if not taken and not matcher.is_error():
             self._is_allowed(matcher, token_id)

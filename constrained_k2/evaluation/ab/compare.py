@@ -30,8 +30,8 @@ class Difference(NamedTuple):
     difference: float | None  # None where one of the denominators is 0
     low: float = math.nan
     high: float = math.nan
-    # The 99 % interval excludes zero: some seventeen figures are compared, and chance should seldom call one worse.
-    # Both are False for a neutral figure.
+    # True if the 99 % interval excludes zero. At 95 %, one of some seventeen figures would often be called worse by
+    # chance. Both are False for a neutral figure.
     is_worse: bool = False
     is_better: bool = False
 

@@ -14,7 +14,7 @@ from constrained_k2.evaluation.judge import COLUMNS
 # [samples, counts]: counts of an arm's answers to each sample, over all repetitions; columns as in ``COLUMNS``.
 CountTable = NDArray[np.int32]
 
-# Which values of a figure are better. No arm is better or worse for a neutral figure.
+# Whether higher or lower values of a figure are better. A neutral figure makes no arm better or worse.
 Direction = Literal["higher", "lower", "neutral"]
 
 
@@ -34,10 +34,10 @@ def _share(name: str, title: str, top: str, bottom: str, better: Direction = "hi
 
 _FAILED = {"requests": 1, "success": -1}
 FIGURES: tuple[Figure, ...] = (
-    # Neutral, as it counts every call of a function without parameters as wrong: ``valid`` is compared instead.
+    # Neutral: it counts every call of a function without parameters as wrong. ``valid`` is compared instead.
     _share("schema_accuracy", "schema_accuracy (K2VV)", "successful_tool_call", "finish_tool_calls", "neutral"),
     Figure("tool_call_f1", "tool_call_f1 (K2VV)", {"tp": 2}, {"tp": 2, "fp": 1, "fn": 1}),
-    # Neutral, as each can be bought with the other: f1 is compared.
+    # Neutral: either one can be raised by lowering the other. f1 is compared instead.
     Figure("tool_call_precision", "tool_call_precision (K2VV)", {"tp": 1}, {"tp": 1, "fp": 1}, "neutral"),
     Figure("tool_call_recall", "tool_call_recall (K2VV)", {"tp": 1}, {"tp": 1, "fn": 1}, "neutral"),
     _share("right", "answers with nothing wrong", "right", "requests"),
@@ -50,7 +50,7 @@ FIGURES: tuple[Figure, ...] = (
     _share("awkward_right", "  right, for names with a hyphen or a dot", "awkward_right", "awkward_calls"),
     _share("numbered", "call id as expected", "numbered", "calls"),
     _share("unasked", "executable calls that were not asked for", "unasked", "executable", "lower"),
-    # Neutral: a declined call may be right or wrong, which ``unasked``, ``tool_match`` and ``right`` show.
+    # Neutral: declining a call may be right or wrong. ``unasked``, ``tool_match`` and ``right`` show which.
     _share("declined_calls", "declined calls", "declined_calls", "requests", "neutral"),
     _share("declined_due", "  rightly declined", "declined_due", "declined_calls", "neutral"),
     _share("tool_match", "the expected functions", "tool_match", "expected"),

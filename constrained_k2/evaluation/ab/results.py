@@ -72,12 +72,12 @@ class Results:
 
     @property
     def findings(self) -> list[str]:
-        """Problems of the arms that this package constrains; empty if they have none."""
+        """Problems found in the arms that this package constrains."""
         return [text for name in self.constrained for text in self._problems(name)]
 
     @property
     def headline(self) -> str:
-        """The first sentence of a report. It names the checked arms: others may be worse than the baseline."""
+        """The first sentence of a report. It names the checked arms, because other arms are not checked."""
         if self.findings:
             return "Problems found:"
         if not self.constrained:

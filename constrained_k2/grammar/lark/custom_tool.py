@@ -1,14 +1,15 @@
-r"""Writes the arguments of a custom tool whose text follows a grammar of the client: an object of one string.
+r"""Translates a custom tool's grammar (Lark or regex) into the Lark grammar of its arguments, an object of one string.
 
     start: /b+/ NL      in JSON:  start: "{" ws "\"input\"" ws ":" ws "\"" r_start "\"" ws "}"
     NL: /\n/                      r_start: L0 L1
                                   L0: /(?:b){1,}/
                                   L1: /\\n/
 
-The client's rules keep their form, and each terminal is spelled as the text of a string is. What OpenAI documents for
-such grammars is read: rules, terminals, strings, regular expressions, ranges, counts, ``%import common.…`` and
-``%ignore``. Priorities mean nothing. Of two terminals that may come next the longer one goes on, as with OpenAI; but
-inside JSON one may also end in front of an escaped character that it could go on with (:mod:`..patterns.runs`).
+The client's rules keep their structure; each terminal is rewritten to match the text as it is spelled in a string. The
+syntax that OpenAI documents is supported: rules, terminals, strings, regular expressions, ranges, counts,
+``%import common.…`` and ``%ignore``. Priorities have no effect. The lexer is greedy: if two terminals match, the longer
+match wins, as with OpenAI. Inside JSON, a terminal may also end before an escaped character that it could match
+(:mod:`..patterns.runs`).
 """
 
 import pkgutil
@@ -82,7 +83,7 @@ class Definition(NamedTuple):
 
     rules: Mapping[str, Tree[Token]]
     ignored: Sequence[Tree[Token]]  # terminals
-    items_of: Callable[[Tree[Token]], Items]  # of a terminal in a rule, or of an ignored one
+    items_of: Callable[[Tree[Token]], Items]  # the parsed regex of a terminal in a rule, or of an ignored one
 
 
 def read_definition(definition: str) -> Definition:
@@ -222,7 +223,7 @@ class _Writer:
         return whole, [*lines, *self._split, *(f"{name}: /{text}/" for text, name in self._lexemes.items())]
 
     def _reachable(self) -> dict[str, Tree[Token]]:
-        """Return the rules that ``start`` needs."""
+        """Return the rules that ``start`` refers to, directly or not."""
         found, waiting = dict[str, Tree[Token]](), ["start"]
         while waiting:
             name = waiting.pop()
@@ -240,15 +241,16 @@ class _Writer:
             return _wrong("no text matches the rule 'start'")
         rule, left, right = map(excerpt, blocked)
         problem = (
-            f"no text matches the rule {rule}: {left} takes the longest match, and with it what {right} begins with"
+            f"no text matches the rule {rule}: {left} matches as much as it can, so it always includes what {right} "
+            "begins with"
         )
-        return _wrong(problem, f"Leave those characters out of {left}")
+        return _wrong(problem, f"Exclude those characters from {left}")
 
     def _rule(self, name: str) -> list[str]:
         """Return the lines of a rule.
 
-        ``s: s "+" s | x`` is written as ``x ("+" x)*``, which matches the same texts: LLGuidance would compare all
-        ways to read a text.
+        ``s: s "+" s | x`` is written as ``x ("+" x)*``, which matches the same texts. In the first form, LLGuidance
+        would compare all parses of a text.
         """
         body = self._rules[name]
         ways = list(map(_bare, body.children if body.data == "expansions" else [body]))
@@ -363,7 +365,7 @@ class _Writer:
 
 
 def _bare(node: Any) -> Any:
-    """Return a part of a rule without an alias and without the place of counts that it does not have."""
+    """Unwrap a part of a rule: remove alias nodes, and ``expr`` nodes without a count."""
     while node.data == "alias" or (node.data == "expr" and node.children[1] is None):
         node = node.children[0]
     return node
@@ -378,7 +380,7 @@ def _is_doubled(way: Any, name: str) -> bool:
 
 
 def repeat_counts(given: list[Any]) -> tuple[int, int | None]:
-    """Return the fewest and the most turns of a repetition, by the parts of its tree behind what is repeated."""
+    """Return the least and the most repetitions, from the children of lark's tree after the repeated part."""
     first = str(given[0])
     if first in _OPERATORS:
         return _OPERATORS[first]

@@ -34,9 +34,9 @@ _NUMBER_ONCE = rf"/0|-?{_DIGITS}|-?(?:0|{_DIGITS})\.[0-9]{{0,{MAX_DIGITS - 1}}}[
 _LARGEST_MULTIPLE = 10_000  # counted in its last decimal: LLGuidance has a state for each remainder
 _MAX_DECIMALS = 8  # of a multiple whose trailing zeros may be left out: each takes an alternative
 _MOST_TOGETHER, _MOST_RANGES = 1000, 64  # a step with 300 ranges takes 40 ms
-_LONGEST_TERMINAL, _PART = 1 << 14, 1 << 10  # characters of strings
+_LONGEST_TERMINAL, _PART = 1 << 14, 1 << 10  # characters: the longest string of one terminal, the parts of longer ones
 _EASY_LENGTH = 256  # of a string with a pattern, where its lexer fails
-_LONG = 512  # characters: at each token LLGuidance encodes a text as long in 1 ms
+_LONG = 512  # characters: LLGuidance tokenizes a forced text of this length in 1 ms, at each token
 _LEAF = {"x-guidance": {"whitespace_flexible": False}}  # so that all lexemes stay in one class
 
 
@@ -90,7 +90,7 @@ def is_endless(shape: String) -> bool:
 
 
 def is_long(shape: String) -> bool:
-    """Return True if patterns may leave one continuation only for more than :data:`_LONG` characters."""
+    """Return True if patterns may force a text of more than :data:`_LONG` characters."""
     if shape.shortest > _LONG and (shape.patterns or shape.absent or shape.formats):
         return True
     return any(span_of(pattern) > _LONG for pattern in shape.patterns | shape.absent)
@@ -240,14 +240,15 @@ def string_rule(writer: "LarkWriter", shape: String) -> str:
 
 
 def _is_in_parts(shape: String) -> bool:
-    """Return True if a string's length is over what one terminal counts."""
+    """Return True if a length is too large for the count of one terminal."""
     return max(shape.shortest, shape.longest or 0) > _LONGEST_TERMINAL
 
 
 def _in_parts(writer: "LarkWriter", shape: String, character: str) -> str:
-    """Return a rule of the characters of long strings, counted in parts: up to 16,500 are 16 times 1,024, and 116.
+    """Return the body of a rule for the characters of long strings, counted in parts of 1,024.
 
-    LLGuidance's lexer makes some expressions for each character of a terminal that is counted, and at most 250,000.
+    16,500 characters are 16 parts and 116 more. LLGuidance's lexer makes some expressions for each counted character of
+    a terminal, and at most 250,000.
     """
     parts, more = divmod(shape.shortest, _PART)
     ways: list[tuple[int, int, int, int | None]] = [(parts, parts, more, None)]

@@ -1,9 +1,9 @@
-r"""Finds the rules of a client's grammar that no text matches, since each terminal takes the longest match.
+r"""Detects rules of a client's grammar that match no text because the lexer is greedy (longest match).
 
-    start: /[^;]*/ "END"        no text: the first terminal takes END too
+    start: /[^;]*/ "END"        no text: the first terminal also matches END
     start: /[^;]*/ ";"          "END;"
 
-LLGuidance's lexer is greedy and never gives a character back. Without this check such a call could never end.
+LLGuidance's lexer never backtracks: a call with the first grammar could never end, so the grammar is refused.
 """
 
 from bisect import bisect_left, bisect_right
@@ -20,29 +20,32 @@ from constrained_k2.grammar.patterns.ways import END, START
 from constrained_k2.grammar.spelling import TOP, Spelling
 from constrained_k2.schema.compile_pool import check_deadline
 
-_MAX_STEPS = 50_000  # of the DFA states of one terminal, by ranges of characters
+_MAX_STEPS = 50_000  # transitions of the DFA of one terminal
 _ALL: Ranges = [(0, TOP)]
 _FIRST_BYTES = (
     (0x10000, 18),
     (0x800, 12),
     (0x80, 6),
     (0, 0),
-)  # first characters of 4 to 1 bytes, bits behind the first byte
+)  # UTF-8: (first code point of 4, 3, 2 or 1 bytes, its bits after the first byte)
 
 
 class Ends(NamedTuple):
-    """The characters at the ends of a part's texts, as bits of ranges of characters. No bit and not empty: no text."""
+    """The characters that may begin the texts of a part of a rule, or follow them. Bitsets over ranges of characters.
+
+    A part that may not be empty and has no bit matches no text.
+    """
 
     may_be_empty: bool
-    first: int  # that a text begins with
-    after: int  # that its last terminal does not take, so that another one may begin with them
+    first: int  # characters that begin a text
+    after: int  # characters that the last terminal does not accept, so that the next terminal may begin with them
 
 
 _EMPTY, _NO_TEXT = Ends(True, 0, 0), Ends(False, 0, 0)  # noqa: FBT003 - by their order
 
 
 class Blocked(NamedTuple):
-    """Neighbours in a rule: the left one takes what the right one begins with."""
+    """Neighbours in a rule: the left one always includes what the right one begins with."""
 
     rule: str
     left: str
@@ -50,14 +53,14 @@ class Blocked(NamedTuple):
 
 
 class LongestMatch:
-    """The ends of the texts of rules, and of their parts.
+    """Computes the :class:`Ends` of rules and of their parts, as a least fixed point.
 
     Args:
-        rules: lark's trees of the rules.
-        ignored: Those of the terminals that may follow each terminal.
-        items_of: Returns a terminal's regular expression.
-        counts_of: Returns the fewest and the most repetitions, as lark writes them.
-        form: How texts are spelled. A terminal may always end in front of an escaped character
+        rules: Rule -> lark's tree.
+        ignored: lark's trees of the ``%ignore`` terminals, which may follow each terminal.
+        items_of: Returns a terminal's parsed regular expression.
+        counts_of: Returns the least and the most repetitions, from lark's tree of them.
+        form: The spelling of texts. A terminal may always end before an escaped character
             (:mod:`constrained_k2.grammar.patterns.runs`).
     """
 
@@ -77,7 +80,7 @@ class LongestMatch:
             name = text_of(node)
             if name not in found:
                 found[name] = _ends_of(items_of(node), escaped)
-        # The ranges between the bounds of what terminals begin with, which no check tells apart.
+        # Bounds of the ranges: characters between two bounds begin the same terminals, so they share one bit.
         self._bounds = sorted({end for _, first, _ in found.values() for low, high in first for end in (low, high + 1)})
         self._terminals = {
             name: Ends(may_be_empty, self._bits(first), self._bits(after))
@@ -101,7 +104,7 @@ class LongestMatch:
         return self._of(node) != _NO_TEXT
 
     def blocked(self) -> Blocked | None:
-        """Return neighbours that leave a rule without a text, if there are any."""
+        """Return two neighbours that leave a rule without a text; None if there are none."""
         for name, body in self._rules.items():
             for sequence in body.find_data("expansion"):
                 so_far = _EMPTY
@@ -148,7 +151,7 @@ class LongestMatch:
 
 
 def text_of(node: Any) -> str:
-    """Return a part of a rule as about the client wrote it."""
+    """Return a part of a rule, roughly as the client wrote it."""
     return " ".join(map(str, node.scan_values(lambda value: value is not None)))
 
 
@@ -174,7 +177,7 @@ def _either(one: Ends, other: Ends) -> Ends:
 
 def _sequence(left: Ends, right: Ends) -> Ends:
     meets = bool(left.after & right.first)
-    # Also if the left part may be empty: once it has begun, the text could never end.
+    # Also if the left part may be empty: a text that begins with it could never end.
     if _NO_TEXT in {left, right} or (left.first and right.first and not right.may_be_empty and not meets):
         return _NO_TEXT
     first = (left.first if right.may_be_empty or meets else 0) | (right.first if left.may_be_empty else 0)
@@ -183,7 +186,7 @@ def _sequence(left: Ends, right: Ends) -> Ends:
 
 
 def _ends_of(items: Items, escaped: Ranges) -> tuple[bool, Ranges, Ranges]:
-    """Return a terminal's ends. If it has too many states, any character may come after it."""
+    """Return a terminal's :class:`Ends`, as ranges. With too many DFA states, any character counts as ``after``."""
     may_be_empty, first, after = True, _ALL, list(escaped)
     try:
         states = PatternStates([START, *items, END])
@@ -213,18 +216,18 @@ def _ends_of(items: Items, escaped: Ranges) -> tuple[bool, Ranges, Ranges]:
 
 
 def _with_first_bytes(low: int, high: int) -> tuple[int, int]:
-    """Return a range with all characters that begin with the same bytes in UTF-8: the lexer reads bytes."""
+    """Extend a range to all characters whose UTF-8 begins with the same byte as an end of it: the lexer reads bytes."""
     return _same_first_byte(low)[0], _same_first_byte(high)[1]
 
 
 def _same_first_byte(code: int) -> tuple[int, int]:
-    """Return the range of the characters that begin with the same byte as one of them."""
+    """Return the range of the characters whose UTF-8 begins with the same byte as a character."""
     first, bits = next((first, bits) for first, bits in _FIRST_BYTES if code >= first)
     return max(code >> bits << bits, first), ((code >> bits) + 1 << bits) - 1
 
 
 def _steps(states: PatternStates, state: frozenset[int]) -> Iterator[tuple[int, int, frozenset[int]]]:
-    """Yield all ranges of characters with the terms behind them, of a DFA state that is a set of terms."""
+    """Yield the transitions of a DFA state, which is a set of terms: each range of characters with the next state."""
     changes = defaultdict[int, list[tuple[int, int]]](list)
     for term in state:
         for ranges, following in states.moves(term):

@@ -1,10 +1,10 @@
-"""The model of a grammar, node by node: the writer fills it, and all that follows texts reads it.
+"""The model of a grammar: what the writer emitted for each schema node.
 
 {"type": "object", "properties": {"a": {"type": "null"}}}     the root has one object, and under ``a`` the node of null
 
-Parse positions (:mod:`~constrained_k2.grammar.lark.state_model`), masks without an engine
+Parser states (:mod:`~constrained_k2.grammar.lark.state_model`), masks without an engine
 (:mod:`~constrained_k2.grammar.lark.direct_model`) and the arrays whose items are compared
-(:mod:`~constrained_k2.grammar.lark.places`) are views of it.
+(:mod:`~constrained_k2.grammar.lark.places`) are derived from it.
 """
 
 from collections import defaultdict

@@ -200,7 +200,7 @@ def _bits(writer: "LarkWriter", shape: Object, keys: list[str], fixed: int, *, h
         and not is_endless
         and (fewest > tracked + 1 or (shape.most is not None and fewest > 1))
     ):
-        reason = "undeclared keys cannot be counted: it is not known that there are always more of them"
+        reason = "undeclared keys cannot be counted: propertyNames and patterns may allow only finitely many"
         raise NoExactGrammar(reason, ("minProperties",), replace(shape, fewest=0))
     if tracked + slots + len(wanted) > BITS or (counts_few and fewest > tracked + slots):
         reason, wider = f"more than {BITS} properties cannot be counted", replace(shape, fewest=0, most=None)

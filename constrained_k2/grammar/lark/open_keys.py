@@ -1,7 +1,7 @@
-"""Finds the objects that always have another undeclared key: there each that is written counts, as none comes twice.
+"""Detects objects whose undeclared keys never run out, so ``minProperties`` may count every one written.
 
-A matcher leaves a key out that an object has (:mod:`constrained_k2.engines.llguidance.written`), unless all keys
-that begin as the text does have been written.
+A matcher masks a key that the object already has (:mod:`constrained_k2.engines.llguidance.written`), unless all keys
+with the same prefix have been written.
 """
 
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs

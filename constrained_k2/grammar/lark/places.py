@@ -1,6 +1,6 @@
-"""The places in a schema at which a text may stand, as far as the arrays whose items a matcher compares need them.
+"""Maps paths in the arguments to grammar nodes, to find the arrays with ``uniqueItems``.
 
-A place is a node of the grammar. In ``{"a":[`` the array is at the node of the key ``a``, if all alternatives of the
+In ``{"a":[`` the array is at the node of the key ``a``, if all alternatives of the
 object have the same one there; if they differ, the array is not found, and coverage names it.
 """
 

@@ -1,4 +1,4 @@
-"""Bounds of the grammars that LLGuidance reads for certain. It is not asked about these while a tool is admitted."""
+"""Size limits below which a grammar certainly compiles, so admission does not run LLGuidance."""
 
 from typing import Final
 

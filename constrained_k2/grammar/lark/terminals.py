@@ -1,4 +1,4 @@
-"""JSON's tokens as terminals of LLGuidance's Lark dialect, and the exception for what has no exact grammar.
+"""JSON lexemes as Lark terminals; ``NoExactGrammar``, raised for a shape that Lark cannot express exactly.
 
 STRING, INTEGER and NUMBER are written once a grammar; ws is bounded, so that a model cannot loop on blanks.
 """
@@ -44,10 +44,10 @@ any_member: STRING ws ":" ws any ws
 
 
 NO_FORCING = '%llguidance {"no_forcing": true}'
-"""The first line of a grammar whose masks allow any tokenization of a text that is the only one possible.
+"""The first line of a grammar whose masks allow any tokenization of a forced text.
 
-XTML needs it because checkpoints write names in pieces of their own. Clients' grammars and long strings need it because
-LLGuidance (1.7.6) writes all of a forced text ahead, without a limit, and encodes it again for each mask.
+XTML needs it because checkpoints tokenize names in their own way. Clients' grammars and long strings need it because
+LLGuidance (1.7.6) computes the whole forced text, without a limit, and tokenizes it again for each mask.
 """
 NEGATING = ("not", "oneOf", "if", "dependencies", "dependentSchemas")
 """The keywords that negate subschemas."""

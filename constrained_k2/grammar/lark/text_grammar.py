@@ -1,9 +1,10 @@
-r"""The shortest completions of a text that follows a client's own grammar, by its rules and terminals.
+r"""A client's grammar as automata, with the length of the shortest completion from each of their states.
 
-    start: "(" start* ")" | /[a-z]+/ ";"        completes in 2 characters: a;        after ((ab in 3: ;))
+    start: "(" start* ")" | /[a-z]+/ ";"        the shortest text has 2 characters: a;        after ((ab it is 3: ;))
 
-A rule is a small automaton. Its slots lie between the parts of its body, and each has the length of the shortest text
-that leads to the rule's end (Knuth's generalization of Dijkstra's algorithm).
+Each rule is an NFA over terminals and rules. A slot is one of its states: a position between two parts of the rule's
+body. For each slot, the length of the shortest text from there to the rule's end is computed by Knuth's generalization
+of Dijkstra's algorithm.
 """
 
 from collections import defaultdict
@@ -25,33 +26,33 @@ from constrained_k2.grammar.patterns.ways import END, START
 from constrained_k2.grammar.spelling import TOP
 
 _MAX_SLOTS, _MAX_TERMINALS = 1 << 13, 256
-_MAX_SUFFIX = 128  # characters that end a lexeme, or sets of terms on the way: a third of a millisecond
-_MAX_RANGES, _MAX_CHARACTERS = 4, 16  # of an alternative, and of a state
+_MAX_SUFFIX = 128  # sets of terms that the search for a lexeme's suffix visits: a third of a millisecond
+_MAX_RANGES, _MAX_CHARACTERS = 4, 16  # ranges tried per transition, characters tried per DFA state
 _MAX_KNOWN = 1 << 12  # cached steps of a terminal
-_END = (-1, None, -1)  # nothing
+_END = (-1, None, -1)  # no further part
 _KNOWN_BYTES, _SLOT_BYTES = 150, 600  # estimates
 
 
 class Moves(NamedTuple):
-    """The next parts of a body behind a slot."""
+    """The parts of a body that may follow a slot."""
 
-    terminals: tuple[tuple[int, int], ...]  # numbers of terminals, each with the slot behind it
-    rules: tuple[tuple[int, int], ...]  # first slots of rules, each with the slot behind the rule
+    terminals: tuple[tuple[int, int], ...]  # (number of the terminal, slot after it)
+    rules: tuple[tuple[int, int], ...]  # (first slot of the rule, slot after the rule)
     ends: bool  # True if the body may end here
 
     @property
     def only_ends(self) -> bool:
-        """True if nothing but the end may follow."""
+        """True if only the end of the rule may follow."""
         return self.ends and not self.terminals and not self.rules
 
 
 class Terminal:
-    """A terminal's lexemes, character by character. States are numbers; over a limit, a text goes no further."""
+    """A terminal as a lazily built DFA over characters, whose states are ints. At a limit of states it rejects."""
 
     def __init__(self, items: Items) -> None:
         self.items = items
         self.shortest = width(items)[0]  # characters of its shortest lexeme
-        self.is_used_up = False  # True if there is no room for states of more texts
+        self.is_used_up = False  # True if the limit of states was reached
         self._states = PatternStates([START, *items, END], is_metered=False)
         self.start = self._states.start  # the state before the first character
         self._after: dict[tuple[int, str], int | None] = {}
@@ -81,7 +82,7 @@ class Terminal:
         return self._after[known]
 
     def may_end(self, state: int) -> bool:
-        """Return True if a lexeme may end in a state."""
+        """Return True if a lexeme may end in this state."""
         if state not in self._may_end:
             self._may_end[state] = False
             with suppress(TooManyStates, Untranslatable):
@@ -89,7 +90,7 @@ class Terminal:
         return self._may_end[state]
 
     def suffix(self, state: int) -> str | None:
-        """Return the shortest text that ends a lexeme; None if none is found within a limit."""
+        """Return the shortest suffix that completes a lexeme; None if none is found within a limit."""
         if state not in self._suffixes:
             self._suffixes[state] = None
             with suppress(TooManyStates, Untranslatable):
@@ -97,7 +98,7 @@ class Terminal:
         return self._suffixes[state]
 
     def characters(self, state: int) -> tuple[str, ...]:
-        """Return, for each alternative, some characters that may come next in a lexeme, and some that may not."""
+        """Return characters worth trying next: for each transition, one it accepts and the ends of its ranges."""
         if state not in self._characters:
             several = list[Ranges]()
             with suppress(TooManyStates, Untranslatable):
@@ -110,12 +111,12 @@ class Terminal:
 
 
 class TextGrammar:
-    """The rules of one grammar, and the shortest text of each part. Shared by all turns and thread-safe.
+    """The automata of one grammar, and the shortest text from each slot. Shared by all turns and thread-safe.
 
     Attributes:
-        terminals: By number. A text keeps the list that it began with.
-        lengths: By slot, the characters of the shortest text from there to its rule's end; infinity if there is none.
-        start: The first slot.
+        terminals: The terminals by number. A text keeps using the list that it began with (:meth:`renew`).
+        lengths: By slot: the length in characters of the shortest text to the rule's end; infinity if there is none.
+        start: The slot before the whole text.
     """
 
     def __init__(self, builder: "_Builder") -> None:
@@ -125,7 +126,7 @@ class TextGrammar:
         self._ends = builder.ends
         self._moves: dict[int, Moves] = {}
         self.lengths: list[float] = [inf] * builder.count
-        self._shortest: dict[int, tuple[int, int | None, int]] = {}  # slot -> a terminal or a rule, the slot behind it
+        self._shortest: dict[int, tuple[int, int | None, int]] = {}  # slot -> (terminal, rule, next slot)
         self._measure()
 
     @property
@@ -134,12 +135,12 @@ class TextGrammar:
         return _SLOT_BYTES * len(self.lengths) + sum(terminal.cost_bytes for terminal in self.terminals)
 
     def renew(self) -> None:
-        """Make terminals that are used up anew, for later texts."""
+        """Replace the terminals that reached the limit of states, for later texts."""
         if any(terminal.is_used_up for terminal in self.terminals):
             self.terminals = [Terminal(each.items) if each.is_used_up else each for each in self.terminals]
 
     def moves(self, slot: int) -> Moves:
-        """Return what may follow a slot, without parts that no text completes."""
+        """Return the parts that may follow a slot, without those that cannot be completed."""
         found = self._moves.get(slot)
         if found is None:
             waiting, seen = [slot], {slot}
@@ -161,7 +162,10 @@ class TextGrammar:
         return found
 
     def shortest(self, slot: int, limit: int) -> str:
-        """Return the beginning, of ``limit`` characters or more, of the shortest text from a slot to its rule's end."""
+        """Return the shortest text from a slot to its rule's end, cut after the lexeme that reaches ``limit``.
+
+        It is also cut before a lexeme whose text is not found within a limit.
+        """
         text, waiting = "", [slot]
         while waiting and len(text) < limit:
             slot = waiting.pop()
@@ -212,7 +216,7 @@ class TextGrammar:
 
 
 def text_grammar(kind: Literal["regex", "lark"], text: str) -> TextGrammar | None:
-    """Return the rules of a definition; None if it has a part that is not read here, or too many."""
+    """Return the automata of a client's grammar; None if it has parts that are not supported here, or too many."""
     try:
         return TextGrammar(_Builder(kind, text))
     except (UnsupportedSchema, SchemaTooCostly, Untranslatable, TooManyStates, RecursionError, KeyError):
@@ -220,15 +224,15 @@ def text_grammar(kind: Literal["regex", "lark"], text: str) -> TextGrammar | Non
 
 
 class _Builder:
-    """Makes the slots of the rules that ``start`` needs."""
+    """Builds the automata of ``start`` and of the rules that it refers to."""
 
     def __init__(self, kind: Literal["regex", "lark"], text: str) -> None:
         self.terminals: list[Terminal] = []
-        self.empty: list[list[int]] = []  # slot -> slots that follow at once
-        self.steps: list[list[tuple[int, int]]] = []  # slot -> (terminal, slot behind it)
-        self.calls: list[list[tuple[int, int]]] = []  # slot -> (first slot of a rule, slot behind it)
+        self.empty: list[list[int]] = []  # slot -> next slots, by empty transitions
+        self.steps: list[list[tuple[int, int]]] = []  # slot -> (terminal, slot after it)
+        self.calls: list[list[tuple[int, int]]] = []  # slot -> (first slot of a rule, slot after the rule)
         self.ends: set[int] = set()
-        self._numbers: dict[str, int] = {}  # of terminals, by their texts
+        self._numbers: dict[str, int] = {}  # terminal's text -> its number
         self._ignored: list[int] = []
         self._first: dict[str, int] = {}  # rule -> its first slot
         self._names: list[str] = []
@@ -277,7 +281,7 @@ class _Builder:
         return self._numbers[text]
 
     def _expression(self, node: Any, first: int, last: int) -> None:
-        """Add a part of a rule's body between two slots."""
+        """Add the transitions of a part of a rule's body, from slot ``first`` to slot ``last``."""
         match node.data, node.children:
             case ("expansions", ways):
                 for way in ways:

@@ -1,10 +1,11 @@
-r"""Follows a text by its client's grammar, and completes it soonest. The states of a text are immutable.
+r"""A parser for texts of a client's grammar: immutable parser states, and the shortest completion of each.
 
-    start: "(" start* ")" | /[a-z]+/ ";"        ((ab is in the terminal, in start, in start, in start; then ;)) follows
+    start: "(" start* ")" | /[a-z]+/ ";"        ((ab is inside /[a-z]+/, in three nested rules; its completion is ;))
 
-The rules that a text is in are a stack whose parts all readings share (a graph-structured stack, as in GLL parsers).
-As in LLGuidance, a lexeme ends only before a character that no active terminal accepts. Inside JSON it may also end
-around an escaped character (:mod:`constrained_k2.grammar.patterns.runs`).
+A *reading* is one parse of the text so far: its current terminal, and the stack of its open rules. All readings share
+one graph-structured stack, as in GLL parsers. As in LLGuidance, a lexeme ends only before a character that no active
+terminal accepts. Inside JSON it may also end before or after an escaped character
+(:mod:`constrained_k2.grammar.patterns.runs`).
 """
 
 from collections import defaultdict
@@ -17,47 +18,51 @@ from weakref import WeakValueDictionary
 
 from constrained_k2.grammar.lark.text_grammar import Terminal, TextGrammar
 
-_MAX_READINGS = 64  # of one text at once
-_MAX_CREDIT, _CREDIT = 20_000, 64  # steps that a text may take, in all and more for each character: some 50 us
+_MAX_READINGS = 64  # per parser state
+_MAX_CREDIT, _CREDIT = 20_000, 64  # steps: the most that a text may save up, and what each character adds (50 us)
 _MAX_MEASURED = 8  # readings whose completions are compared
 _MAX_COMPLETIONS = 8
-_MAX_TRIED, _MAX_CHARACTERS = 256, 32  # states of a search, and characters that it tries in one
-_LIKELY = 24  # characters of a completion: no token is much longer
+_MAX_TRIED, _MAX_CHARACTERS = 256, 32  # characters that a search tries, in all and after one state
+_LIKELY = 24  # characters of a completion that are computed: no token is much longer
 
 
 class _Caller:
-    """A rule that a text is in, by the slots at which it may go on after it.
+    """An open rule: a node of the graph-structured stack.
 
-    ``length``, ``behind`` and ``depth`` are those of its shortest completion, without the rules that need no more text:
-    characters, the slot and the caller after it, and the number of such callers.
+    Attributes:
+        rule: The rule's first slot.
+        ways: Where the text may continue after the rule: slots, each with the open rule that contains it.
+        length: Characters of the shortest text from this rule's end to the end of the whole text.
+        behind: The first slot on the way there that needs more text, with its open rule; None if none does.
+        depth: The number of such slots on the way there.
     """
 
     __slots__ = ("__weakref__", "behind", "depth", "length", "rule", "ways")
 
     def __init__(self, rule: int) -> None:
-        self.rule = rule  # its first slot
+        self.rule = rule
         self.ways: dict[tuple[int, _Caller], None] = {}
         self.length: float = inf
         self.behind: tuple[int, _Caller] | None = None
         self.depth = 0
 
 
-_Reading = tuple[int, int, int, _Caller]  # a terminal, its state, the slot behind it, and the caller of its rule
-_Begun = tuple[int, int, _Caller]  # a terminal that may begin, the slot behind it, and the caller of its rule
-_Place = tuple[int, _Caller]
+_Reading = tuple[int, int, int, _Caller]  # a terminal, its DFA state, the slot after it, its open rule
+_Begun = tuple[int, int, _Caller]  # a terminal that may begin, the slot after it, its open rule
+_Place = tuple[int, _Caller]  # a slot, and the open rule that contains it
 
 
 class _Text(NamedTuple):
-    """The grammar of a text and what its states share."""
+    """The grammar of a text, and the data that its parser states share."""
 
     grammar: TextGrammar
     terminals: list[Terminal]
     escaped: Container[str]
-    callers: WeakValueDictionary[Any, _Caller]  # by their rules and ways: equal ones are one
+    callers: WeakValueDictionary[Any, _Caller]  # interned, by their rule and ways
 
 
 def begun_text(grammar: TextGrammar, escaped: Container[str] = ()) -> "TextState":
-    """Return the state before the first character; ``escaped``: the characters that are spelled with escapes."""
+    """Return the parser state before the first character. ``escaped``: the characters that are written as escapes."""
     grammar.renew()
     root = _Caller(-1)
     root.length = 0
@@ -71,7 +76,7 @@ def begun_text(grammar: TextGrammar, escaped: Container[str] = ()) -> "TextState
 
 
 class TextState:
-    """The readings of a text so far; one is LLGuidance's. Without any, no completion is known."""
+    """A parser state: the readings of a text so far. With none, no completion is known."""
 
     __slots__ = ("_begun", "_credit", "_found", "_loops", "_places", "_text", "readings", "was_escaped")
 
@@ -81,11 +86,11 @@ class TextState:
         self.readings = readings
         self.was_escaped = was_escaped
         self._text = text
-        self._places = places  # those before the first character
+        self._places = places  # where the text begins; empty after the first character
         self._credit = credit
-        self._loops: set[str] = set()  # characters that lead back here
+        self._loops: set[str] = set()  # characters after which this state is unchanged
         self._begun: tuple[list[_Begun], int] | None = None
-        self._found: list[tuple[float, str]] | None = None  # completions: the length of each, its first characters
+        self._found: list[tuple[float, str]] | None = None  # completions: (length, first characters)
 
     def after(self, text: str) -> "TextState":
         """Return the state after more characters."""
@@ -99,7 +104,7 @@ class TextState:
         if character in self._loops:
             return self
         readings, work = self._readings_after(character)
-        if not character.isascii():  # letters by newer tables than Python's, and those that fold to an ASCII letter
+        if not character.isascii():  # letters that Python's tables lack, or that fold to an ASCII letter
             for other in (character.casefold()[0], "a"):
                 if not readings:
                     readings, more = self._readings_after(other)
@@ -114,9 +119,10 @@ class TextState:
         return TextState(self._text, readings, (), credit, was_escaped=was_escaped)
 
     def completions(self) -> Iterator[tuple[str, bool]]:
-        """Yield completions, the best first: the first characters of each, and True if they are all.
+        """Yield completions, the best first: (its first characters, True if these are the whole completion).
 
-        The shortest ones by the rules come last if a terminal swallows them: then a short search looks for another.
+        A completion that is the shortest by the rules may be wrong, because the greedy lexer makes it part of the
+        current lexeme. Such completions come last. If all are wrong, a short search looks for another one.
         """
         if self._found is None:
             self._found = self._shortest()
@@ -128,13 +134,13 @@ class TextState:
 
     @property
     def depth(self) -> int:
-        """The number of rules whose end the shortest completion has yet to write."""
+        """The number of open rules that need more text in the shortest completion."""
         found = min(self._measured(), key=lambda each: each[0], default=None)
         return 0 if found is None else found[2][1].depth
 
     @property
     def least(self) -> float:
-        """The characters of the shortest completion by the rules; infinity if there is none."""
+        """The length in characters of the shortest completion by the rules; infinity if there is none."""
         return min((length for length, _, _ in self._measured()), default=inf)
 
     def _shortest(self) -> list[tuple[float, str]]:
@@ -144,12 +150,12 @@ class TextState:
         return [each for each in found if each[1] or not each[0]]
 
     def _is_right(self, completion: tuple[float, str]) -> bool:
-        """Return True if a completion's first characters bring the end nearer by as many."""
+        """Return True if writing a completion's first characters shortens the shortest completion by their number."""
         length, text = completion
         return self.after(text).least <= length - len(text)
 
     def _searched(self) -> list[tuple[float, str]]:
-        """Search a completion by A*: the shortest by the rules is a lower bound of those that are left."""
+        """Search a completion by A*. The length of the shortest completion by the rules is the lower bound."""
         waiting: list[tuple[float, int, str, TextState]] = [(0, 0, "", self)]
         seen = {(self.readings, self.was_escaped)}
         tried = 0
@@ -168,7 +174,7 @@ class TextState:
         return []
 
     def characters(self) -> list[str]:
-        """Return some characters that may come next."""
+        """Return characters worth trying next."""
         terminals, found = self._text.terminals, dict[str, None]()
         for terminal, state, _, _ in self.readings:
             found |= dict.fromkeys(terminals[terminal].characters(state))
@@ -177,7 +183,7 @@ class TextState:
         return [*found][:_MAX_CHARACTERS]
 
     def _readings_after(self, character: str) -> tuple[tuple[_Reading, ...], int]:
-        """Return the readings after one more character, in an order that depends on the text alone, and the steps."""
+        """Return the readings after one more character, in an order that only the text determines, and the steps."""
         terminals = self._text.terminals
         readings, work = dict[_Reading, None](), len(self.readings)
         for terminal, state, behind, caller in self.readings:
@@ -194,7 +200,7 @@ class TextState:
         return tuple(readings), work
 
     def _next(self) -> tuple[list[_Begun], int]:
-        """Return the terminals that may begin here, and the steps that it took to find them."""
+        """Return the terminals that may begin here, and the steps taken to find them."""
         if self._begun is None:
             self._begun = self._beginnings()
         return self._begun
@@ -208,7 +214,7 @@ class TextState:
             if self._text.terminals[terminal].may_end(state)
         )
         seen, ended, new = set(waiting), set[_Caller](), set[_Caller]()
-        callees = dict[int, _Caller]()  # by the first slots of their rules
+        callees = dict[int, _Caller]()  # first slot of the rule -> open rule
         found, steps = dict[_Begun, None](), 0
 
         def go(places: Iterable[_Place]) -> None:
@@ -231,8 +237,8 @@ class TextState:
                     callee = callees[rule] = _Caller(rule)
                     new.add(callee)
                     go([(rule, callee)])
-                # Behind a last part nothing follows but what follows its own rule, so that no stack grows by it.
-                # The same rule need not be left for what follows it in itself, with which it may go on as well.
+                # Tail call: after the last part of a rule comes what follows that rule, so the stack does not grow.
+                # A rule that calls itself last need not return to itself.
                 ways = [(behind, caller)]
                 if grammar.moves(behind).only_ends and caller.ways and caller not in new:
                     ways = [way for way in caller.ways if way[1] is not caller or rule != caller.rule]
@@ -245,7 +251,7 @@ class TextState:
         return list(dict.fromkeys((one, to, known.get(caller, caller)) for one, to, caller in found)), steps
 
     def _interned(self, callees: Iterable[_Caller]) -> dict[_Caller, _Caller]:
-        """Return the known callers that equal some of the new ones, so that a list of equal parts adds no readings."""
+        """Intern new callers: return new -> known. So a list of equal parts adds no readings."""
         known, left = dict[_Caller, _Caller](), set(callees)
         for callee in callees:
             left.remove(callee)
@@ -261,7 +267,7 @@ class TextState:
         return known
 
     def _measure(self, callees: Iterable[_Caller]) -> None:
-        """Measure the completions of new callers, which may be each other's, by Dijkstra's algorithm."""
+        """Set length, behind and depth of new callers, which may refer to each other, by Dijkstra's algorithm."""
         lengths, number = self._text.grammar.lengths, count()
         behind_of = defaultdict[_Caller, list[tuple[_Caller, int]]](list)
         for callee in callees:
@@ -280,7 +286,7 @@ class TextState:
                     heappush(waiting, (whole, next(number), callee))
 
     def _measured(self) -> Iterator[tuple[float, str, _Place]]:
-        """Yield the readings' completions: the characters of each, the rest of its lexeme, the place behind that."""
+        """Yield the readings' completions: (length, suffix of the current lexeme, slot and open rule after it)."""
         lengths = self._text.grammar.lengths
         for slot, caller in self._places:
             yield lengths[slot] + caller.length, "", (slot, caller)
@@ -291,7 +297,7 @@ class TextState:
                 yield len(suffix) + lengths[slot] + caller.length, suffix, (slot, caller)
 
     def _text_from(self, place: _Place | None, limit: int) -> str:
-        """Return the beginning of the shortest text from a place to the end."""
+        """Return the first characters, about ``limit``, of the shortest text from a slot to the end."""
         text = ""
         while place is not None and len(text) < limit:
             slot, caller = place

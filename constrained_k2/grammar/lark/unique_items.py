@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from constrained_k2.grammar.lark.writer import LarkWriter
 
 _KEYWORD = ("uniqueItems",)
-_MAY_REPEAT = "an item comes again if the items so far leave no other one that begins as it does"
+_MAY_REPEAT = "an item may repeat once every allowed item with the same prefix has been used"
 _NO_EXPONENT = "numbers are written without an exponent, and without zeros at their end"
 
 

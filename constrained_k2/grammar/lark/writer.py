@@ -103,7 +103,7 @@ class LarkWriter:
         self.member_count = 0  # alternatives of the rules of members, in all objects
         self.effort: Effort = "exact"
         self.can_begin: Callable[..., bool] = lambda expression, opening, *, is_long: True  # noqa: ARG005
-        self.has_long_texts = False  # True if a string may have one continuation only for many characters
+        self.has_long_texts = False  # True if a string may force a long text
         self._waiting: list[Node] = []
         self.node: Node = ANY  # the node being written
         self._notes: list[tuple[str, NoteStatus, str]] | None = None  # on the shape being written, if one is
@@ -214,7 +214,7 @@ class LarkWriter:
     def value_text(self, value: Any) -> str:
         """Return the grammar of one value."""
         is_listed = has_integer(value) and "#" not in self.normalizer.occurrences(self.node, LISTING)
-        if is_listed:  # and not in an object or array that is
+        if is_listed:  # itself, not as part of a listed object or array
             note_integers(self, LISTING)
         return value_text(value, self.choice, signs_apart=self.signs_apart)
 

@@ -107,8 +107,8 @@ def property_of(code: int) -> str:
 def in_either_case(ranges: Ranges, *, is_negated: bool = False) -> Ranges:
     """Return the ranges with the other case of each letter.
 
-    Dialects differ on letters outside of ASCII that fold to an ASCII letter, such as the sign of Kelvin. So they are in
-    neither a class nor its negation.
+    Dialects disagree about non-ASCII letters that fold to an ASCII letter, such as the Kelvin sign (U+212A). So they
+    are in neither a class nor its negation.
     """
     top = _CASED_TOP if is_negated or any(high >= _ASCII for _, high in ranges) else _ASCII
     cases = _other_cases(top, is_mixed=is_negated)
@@ -122,9 +122,9 @@ def in_either_case(ranges: Ranges, *, is_negated: bool = False) -> Ranges:
 
 @cache
 def _other_cases(top: int, *, is_mixed: bool) -> dict[int, tuple[int, ...]]:
-    """Return the letters below a code point that fold to the same letter as others, with those.
+    """Return, for each letter below a code point, the other letters that fold to the same one.
 
-    ``is_mixed``: letters of ASCII may be among the others of letters outside of it.
+    ``is_mixed``: also pairs of an ASCII and a non-ASCII letter.
     """
     groups = defaultdict[str, list[int]](list)
     for code in range(top):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 def regex(text: str) -> str:
-    """Return a regex as Lark writes it. The empty one is a string: ``//`` begins a comment."""
+    """Return a regex in Lark's syntax. An empty one becomes an empty string, because ``//`` begins a comment."""
     return f"/{text}/" if text else '""'
 
 

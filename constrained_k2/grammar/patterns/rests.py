@@ -12,7 +12,7 @@ from constrained_k2.grammar.patterns.characters import Ranges, property_of, rang
 from constrained_k2.grammar.patterns.states import PatternStates
 from constrained_k2.grammar.patterns.tree import LOOKS, REPEATS, Item, Items, parse, parts
 
-_MAX_PLACES = 1024  # that one search meets: a few milliseconds
+_MAX_PLACES = 1024  # sets of terms that one search visits: a few milliseconds
 _LIKED = "a0A-_./ TZ"  # characters to write where several will do
 _ESCAPED = frozenset(map(ord, '"\\'))
 _SPACE = ord(" ")
@@ -28,7 +28,7 @@ def shortest_rest(
 ) -> str | None:
     """Return a shortest text of at least ``least`` characters after which each pattern matches.
 
-    None if none is found within a limit: ``max_places`` sets of terms are met, and twice as many steps compared.
+    None if the search finds none: it visits at most ``max_places`` sets of terms, and compares twice as many steps.
 
     Raises:
         TooManyStates: A limit of the patterns is met.
@@ -95,7 +95,7 @@ def _common(several: list[Ranges]) -> Ranges:
 
 
 def liked(ranges: Ranges) -> str:
-    """Return a character of these ranges; if the first ones of a range need no escape, one of them."""
+    """Return a character of these ranges, one without an escape if a range begins with any."""
     liked = next((one for one in _LIKED if any(low <= ord(one) <= high for low, high in ranges)), None)
     if liked is not None:
         return liked

@@ -1,9 +1,9 @@
-r"""Writes a regular expression as rules whose terminals are runs of plain characters, also behind an escaped one.
+r"""Splits a regular expression into rules. Their terminals are an escaped character, a run of plain ones, or both.
 
-LLGuidance's lexer goes on with the longest of all terminals and never returns. Of ``/.+/ "\n"`` inside JSON it would
-take the backslash of ``\n`` for that of an escaped quote, which ``.`` matches too, and could never end the line. A
-terminal that begins with an escaped character leaves that open until the character's last byte. The run behind it is
-part of it. So no other terminal can begin there with a character that this expression accepts next.
+LLGuidance's lexer is greedy and never backtracks. For ``/.+/ "\n"`` inside JSON, it would read the backslash of ``\n``
+as part of an escaped quote, which ``.`` matches too, and the line could never end. So an escaped character only begins
+a terminal: until its last byte, all terminals that begin with a backslash stay possible. The run behind it belongs to
+the same terminal, so that no other terminal can begin there with a character that this expression accepts next.
 
     /.+/        t: RUN t_1 | ESCAPED t_1 | ESCAPED_RUN t_1        t_1: "" | ESCAPED t_1 | ESCAPED_RUN t_1
 """
@@ -56,7 +56,7 @@ def run_rules(items: Items, form: Spelling, name: str, terminal: Callable[[str],
     runs = {state: _runs(state, plain, exits) for state in {first, *(to for ways in escaped.values() for to in ways)}}
 
     def behind(text: str, state: int) -> list[str]:
-        """The ways to go on with a text that leads to a state, and the run behind it."""
+        """The alternatives that write a text which leads to a state, alone or with a run behind it."""
         ways = [(text, state)] if state in exits else []
         ways += ((text + run, to) for to, run in runs[state].items())
         return [f"{terminal(one)} {name}_{to}" if to in escaped else terminal(one) for one, to in ways]

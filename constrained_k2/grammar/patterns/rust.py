@@ -47,10 +47,10 @@ def parse_rust(pattern: str, flags: str = "", *, is_whole: bool = False, may_be_
 
     Args:
         pattern: The expression.
-        flags: Letters behind it, as Lark writes them. Of letters in either case, those outside of ASCII that fold to
-            an ASCII letter, such as the sign of Kelvin, are left out, also of negated classes.
+        flags: Letters behind it, as Lark writes them. Under ``i``, a non-ASCII letter that folds to an ASCII letter,
+            such as the Kelvin sign, is in no class of letters and in no negated one.
         is_whole: A match is the whole text, so that anchors at the ends mean nothing.
-        may_be_lazy: Read lazy repetitions, which are greedy ones for a whole text.
+        may_be_lazy: Accept lazy repetitions, which match the same whole texts as greedy ones.
 
     Raises:
         Untranslatable: It is malformed, or has a part that a grammar's terminal cannot have.

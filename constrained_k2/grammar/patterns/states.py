@@ -244,7 +244,7 @@ def _beginnings(items: Items) -> Iterator[tuple[bool, Items]]:
 
 @lru_cache(1024)
 def span_of(pattern: str) -> int:
-    """Return an upper bound of the characters that a match needs; 0 if the pattern is not tracked."""
+    """Return an upper bound on the characters that a match needs; 0 if patterns such as this one are not tracked."""
     try:
         return _span(parse(pattern))
     except Untranslatable:

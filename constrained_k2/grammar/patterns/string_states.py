@@ -30,7 +30,7 @@ class StringState:
     Attributes:
         parts: What the continuations depend on.
         text: A text that leads to it; None if that is not known, or long.
-        twin: The state that stands for all with equal masks, often this one; None where a mask is hardly needed again.
+        twin: The state whose cached mask this one shares, often itself; None if the mask is unlikely to recur.
     """
 
     __slots__ = ("next", "owner", "parts", "text", "twin")

@@ -67,7 +67,7 @@ def _without_flag(operation: Any, argument: Any, flags: int) -> Item:
     if fold and operation in (sre.LITERAL, sre.NOT_LITERAL, sre.IN):
         members = argument if operation is sre.IN else [(sre.LITERAL, argument)]
         is_negated = operation is sre.NOT_LITERAL or members[0][0] is sre.NEGATE
-        classes = [member for member in members if member[0] is sre.CATEGORY]  # by the dialect, whatever the case
+        classes = [member for member in members if member[0] is sre.CATEGORY]  # \w, \d and \s do not depend on the case
         listed = [member for member in members if member[0] not in {sre.CATEGORY, sre.NEGATE}]
         ranges = in_either_case(ranges_of(listed), is_negated=is_negated)
         both = [(sre.RANGE, pair) if pair[0] < pair[1] else (sre.LITERAL, pair[0]) for pair in ranges]

@@ -54,7 +54,7 @@ class TolerantXtmlReader(XtmlReader):
         self._is_spelled = False  # the section, and so the current call, is spelled
         self._backticks = 0  # in the content; an odd number has begun to quote code
         self._is_changed = False  # a value of the current call is not what the model wrote
-        self._is_uncalled = False  # in a section or call of a turn in which none is wanted
+        self._is_uncalled = False  # inside a section or call, although the request wants no calls
 
     def _read_part(self, part: Part) -> None:
         if isinstance(part, str):

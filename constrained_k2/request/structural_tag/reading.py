@@ -9,7 +9,7 @@ SPELLED_OUT = object()
 
 
 class ForeignTag(ValueError):
-    """A tag has parts that no request leads to."""
+    """The tag was not built from a request that this package can reconstruct."""
 
 
 class DescribedTurn(NamedTuple):

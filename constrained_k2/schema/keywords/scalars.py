@@ -95,7 +95,7 @@ def _pattern(read: Reader, *, holds: bool) -> Iterator[Shape]:
 
             rest = String(patterns=enforced(map(without_looks, found)), absent=enforced(absent))
             if holds and rest != String():
-                problem += ", which is left out of it"
+                problem += "; the rest of the pattern is enforced"
                 yield rest
             read.note("pattern", "relaxed", problem) if holds else read.note_negation("pattern", problem)
         elif holds:

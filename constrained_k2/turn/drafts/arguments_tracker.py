@@ -27,13 +27,13 @@ _Decoder = codecs.getincrementaldecoder("utf-8")
 class ArgumentsTracker:
     """The position in the arguments or the answer after the first ``num_tokens`` tokens of a turn.
 
-    ``follows_text``: follow texts by their clients' grammars too, which takes longer.
+    ``follows_text``: also parse texts of clients' grammars, which takes longer.
     """
 
     num_tokens: int = 0
     written: str = ""  # the end of all that was followed, with SPECIAL before each call's and for each marker
     tracker: Tracker | None = None  # the position in what is being written of them; None elsewhere
-    text: TextPosition | None = None  # the same in a text that follows a client's grammar
+    text: TextPosition | None = None  # the position in a text of a client's grammar; None elsewhere
     follows_text: bool = False
     _matcher: ArgumentMatcher | None = None  # that has taken it
     _followed: int = 0  # of its tokens
@@ -50,12 +50,12 @@ class ArgumentsTracker:
 
     @property
     def depth(self) -> int:
-        """The number of containers and rules that are open."""
+        """The number of open containers, and of open rules that need more text."""
         return (0 if self.tracker is None else self.tracker.depth) + (0 if self.text is None else self.text.state.depth)
 
     @property
     def begun_character(self) -> bytes:
-        """The bytes so far of a character whose last bytes are not written yet."""
+        """The bytes of an incomplete UTF-8 character at the end of the text."""
         return self._decoder.getstate()[0]
 
     def follow(self, turn: ToolCallMatcher, num_tokens: int | None = None) -> None:
@@ -106,7 +106,7 @@ def _begun(turn: ToolCallMatcher, count: int) -> Tracker | None:
 
 
 def _begun_text(turn: ToolCallMatcher, matcher: ArgumentMatcher, count: int) -> TextPosition | None:
-    """The position before a text by a client's grammar; None elsewhere, and if its rules are not known."""
+    """The position before a text of a client's grammar; None for other texts, and if the rules are not known."""
     grammar = matcher.text_grammar
     if grammar is None or (turn.phase is not Phase.ARGUMENTS and count <= 0):
         return None

@@ -7,7 +7,7 @@ _MAX_WORD = 64  # characters before a text that are encoded with it
 
 
 def encoded_after(written: str, text: str, vocabulary: Vocabulary) -> list[int]:
-    """The tokens of a text that goes on in the last word written, if a token ends there, else the text's own."""
+    """Encode a text together with the unfinished last word, if a token ends between them; else alone."""
     if not text:
         return []
     tail = written[-_MAX_WORD:]

@@ -125,7 +125,7 @@ def next_pieces(tracker: JsonTracker, *, known_only: bool = False) -> Iterable[s
 def open_shapes(document: ShortestValues, frames: list[Frame]) -> list[Shape]:
     """The shapes that the innermost open container has, or else the whole text, the one of the shortest value first.
 
-    What its keys and constants so far exclude is left out, unless they exclude all, as under a pattern.
+    Shapes contradicted by the keys and scalars already written are dropped. If all are (as under a pattern), none is.
     """
     found = document.shapes()
     for number, frame in enumerate(frames):

@@ -73,7 +73,7 @@ class ShortestValues:
         return found
 
     def items(self, shape: Shape, number: int) -> list[Shape]:
-        """The shapes of an array's item by its number, from 0; first those of one that the array must contain."""
+        """The shapes of item ``number`` (from 0) of an array. Shapes demanded by ``contains`` come first."""
         if isinstance(shape, Value):
             values = shape.value
             return [value_of(value) for value in values[number : number + 1]] if isinstance(values, list) else []

@@ -1,6 +1,6 @@
-r"""Completes a text that follows a client's grammar soonest: a custom tool's, in either encoding, or an answer's.
+r"""Shortest completions of a text of a client's grammar: of a custom tool's input, in JSON or XTML, or of an answer.
 
-{"input": "(ab      K2: the state of (ab;          the string and the object end with the text:  ;)"}
+{"input": "(ab      Kimi K2: the parser state of (ab. Its completion is ;) and the object's end is added:  ;)"}
 """
 
 import json
@@ -11,23 +11,23 @@ from typing import Literal
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.grammar.lark.text_state import TextState
 
-_QUOTES = 3  # before the text of a custom tool in JSON: {"input": "
-_MARKERS = 2  # the same in XTML
+_QUOTES = 3  # quotes before the text of a custom tool in JSON: {"input": "
+_MARKERS = 2  # markers before the text of a custom tool in XTML
 _UNICODE = len("\\u0000")
 
 
 @dataclass(frozen=True, slots=True)
 class TextPosition:
-    """The position in what is written around a text, and in the text."""
+    """The position in the JSON or XTML around a text, and the parser state of the text."""
 
     state: TextState
     form: Literal["json", "xtml", "answer"]
     before: int = 0  # quotes or markers so far
-    escape: str = ""  # the beginning of an escape in JSON
+    escape: str = ""  # the incomplete JSON escape at the end
 
     @property
     def is_inside(self) -> bool:
-        """True in the text."""
+        """True inside the text."""
         return self.before == {"json": _QUOTES, "xtml": _MARKERS, "answer": 0}[self.form]
 
     def after(self, piece: str | int) -> "TextPosition":
@@ -55,7 +55,7 @@ class TextPosition:
 
 
 def text_endings(position: TextPosition, markers: WireFormat) -> Iterator[str | int]:
-    """Yield texts and markers' ids that may follow inside a text, the best first."""
+    """Yield completions of a text, the best first: characters, or a marker's id if no characters are missing."""
     for text, is_whole in position.state.completions():
         if position.form == "json":
             spelled = json.dumps(text, ensure_ascii=False)[1:-1] + ('"}' if is_whole else "")

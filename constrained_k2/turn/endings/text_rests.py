@@ -1,6 +1,6 @@
-"""The shortest rests of strings and keys that patterns, formats or lengths demand. The mask decides which are legal.
+"""Shortest suffixes of strings and keys that patterns, formats or lengths demand. The mask decides which are legal.
 
-A rest by another keyword than the one that matters is legal at most for some characters: then another one is tried.
+Each keyword proposes a suffix. If the mask rejects it after some characters, the next proposal is tried.
 """
 
 from collections import OrderedDict, deque

@@ -24,7 +24,7 @@ _CHOSEN = ("function", "custom")
 
 
 def field_of(request: Any, name: str) -> Any:
-    """A field of one of vLLM's requests; None if its endpoint has no such field: clients may send any other one."""
+    """A field of a vLLM request; None if its model declares no such field, even if the client sent one."""
     return getattr(request, name) if name in type(request).model_fields else None
 
 

@@ -24,9 +24,9 @@ _NO_SPECIALS = SpecialTexts(())  # they are neutralized later, with the tokenize
 
 
 def accepted(body: dict[str, Any], field: str) -> dict[str, Any]:
-    """A body with a history that vLLM's models take: the given one, unless repairs are on and change something.
+    """A body whose history vLLM's models accept: the given body, or a repaired copy if repairs are on and needed.
 
-    ``field`` holds the history: ``messages`` of chats, ``input`` of responses.
+    ``field`` is the field of the history: ``messages`` for chats, ``input`` for responses.
     """
     xargs = body.get("vllm_xargs")
     switch = xargs.get(REPAIR_KEY) if isinstance(xargs, Mapping) else None

@@ -1,4 +1,4 @@
-"""Rewrites requests' bodies as vLLM's models accept them, before vLLM reads them, and refuses lone surrogates.
+"""ASGI middleware: rewrites request bodies into the form that vLLM's models accept, and refuses lone surrogates.
 
 vLLM's models follow OpenAI's types to the letter and refuse, with HTTP 400, what other servers take: a ``tool_choice``
 of type ``allowed_tools`` or null, custom tools in chats or with a grammar, and the odd histories of :mod:`.histories`.
@@ -33,7 +33,11 @@ _ENDPOINTS: Mapping[str, tuple[Any, str | None]] = {
     "/completions": (CompletionRequest, "prompt"),
     "/messages": (AnthropicMessagesRequest, None),
 }
-"""How an endpoint's path ends, the longer ends first -> its model, and its input's field if bodies are rewritten."""
+"""Suffix of an endpoint's path -> (vLLM's request model, the field that holds the input).
+
+The first suffix that matches is used, so ``/chat/completions`` comes before ``/completions``. If the field is
+None, bodies are not rewritten, and only lone surrogates are refused.
+"""
 
 
 class BodyMiddleware:
@@ -55,10 +59,10 @@ class BodyMiddleware:
 
 
 def rewritten(body: Any, input_field: str) -> Any:
-    """A body whose history, tools and ``tool_choice`` vLLM's validators take; anything else as it is.
+    """A body whose history, tools and ``tool_choice`` vLLM's validators accept; the rest is unchanged.
 
-    ``input_field`` tells the endpoint: ``messages`` for chats, ``input`` for responses, ``prompt`` for completions,
-    whose bodies stay. vLLM ignores the fields of another endpoint, and so does this function.
+    ``input_field`` names the endpoint: ``messages`` for chats, ``input`` for responses, ``prompt`` for completions,
+    whose bodies are not changed. vLLM ignores the fields of another endpoint, and so does this function.
 
     A ``tool_choice`` of type ``allowed_tools`` goes into ``vllm_xargs`` as JSON, and its mode becomes the choice: the
     prompt shows all tools, and vLLM knows ``auto`` and ``required``. Null on /v1/responses is the default. The grammars

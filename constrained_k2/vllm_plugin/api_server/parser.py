@@ -87,8 +87,8 @@ class ParsingByTokenId:
         self._in_reasoning = False
         self._prompt_end: Sequence[int] = ()
         self._functions: list[Any] | None = None
-        self._free_text = codecs.getincrementaldecoder("utf-8")("replace")  # of an answer that vLLM's parsers read
-        self._uncalled: UncalledFilter | None = None  # if no call is wanted; Kimi K3's reader leaves them out itself
+        self._free_text = codecs.getincrementaldecoder("utf-8")("replace")  # of an answer that vLLM's own parsers read
+        self._uncalled: UncalledFilter | None = None  # for requests that want no calls; Kimi K3's reader drops them
         self._is_set_up = False
         self._stream: ToolCallParser | None = None
         self._first_number: int | None = None  # of the turn's first call in the dialog, if the model does not write it
@@ -195,7 +195,7 @@ class ParsingByTokenId:
     def _without_calls(
         self, token_ids: Sequence[int], text: str, request: Any, *, finished: bool
     ) -> tuple[Sequence[int], str]:
-        """The next tokens for vLLM's parsers, and their text, without the calls, which the client does not want."""
+        """The next tokens and their text, for vLLM's own parsers, without calls that the client does not want."""
         if finished and token_ids and token_ids[-1] in self._ends(request):
             token_ids = token_ids[:-1]
         ids = self._visible(token_ids, text, request, finished=finished)
@@ -203,13 +203,13 @@ class ParsingByTokenId:
         return ids, self._free_text.decode(shown)
 
     def _ends(self, request: Any) -> set[int]:
-        """The tokens that end an answer; vLLM shows no text for them."""
+        """The tokens that end an answer, if vLLM shows no text for them."""
         if field_of(request, "include_stop_str_in_output"):
             return set()
         return {*self.vocabulary.format.stop_ids, *(field_of(request, "stop_token_ids") or ())}
 
     def _visible(self, token_ids: Sequence[int], text: str, request: Any, *, finished: bool) -> Sequence[int]:
-        """The next tokens that may be shown: as far as stop strings let them be seen, and what the client asked for."""
+        """The next tokens, without text after a stop string, unwanted calls, and unrequested special tokens."""
         if not self._is_set_up:
             self._set_up(token_ids, text, request)
         if self._budget is not None:
@@ -221,7 +221,7 @@ class ParsingByTokenId:
         return token_ids
 
     def _read(self, token_ids: Sequence[int], text: str, request: Any, *, finished: bool) -> list[ev.Event]:
-        """The events of the next tokens, as far as stop strings let them be seen."""
+        """The events of the next tokens, without text after a stop string."""
         if self._stream is None:
             self._stream = self._begun(request)
         events = self._stream.feed(self._visible(token_ids, text, request, finished=finished))
@@ -261,7 +261,7 @@ class ParsingByTokenId:
         return bool(self._functions_of(request)) and request.tool_choice != "none"
 
     def _set_up(self, token_ids: Sequence[int], text: str, request: Any) -> None:
-        """Find out what is to be hidden of an answer that begins with these tokens."""
+        """Decide which parts to hide of an answer that begins with these tokens."""
         self._is_set_up = True
         constrained = carries_constraint(request.vllm_xargs)
         if not self._may_call(request):

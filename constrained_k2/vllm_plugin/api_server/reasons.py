@@ -63,7 +63,7 @@ REASONS = (
            "vLLM leaves the tools of a message out of them",
            "Declare them in the request's tools"),
     Reason("messages[…].tool_call_id", "Kimi K3's prompts: its absence, where no call precedes the result", "refused",
-           ("chat",), "they name the function that a result answers, and nothing else tells it",
+           ("chat",), "without an id, nothing says which call the result belongs to",
            "Send the call before the result, and its id", "missing, and no call before the result tells its function"),
     Reason("tools[…].format", "another tool parser", "refused", ("chat", "responses"),
            "only the parser kimi_constrained enforces the grammar of a custom tool", "Leave the format out"),

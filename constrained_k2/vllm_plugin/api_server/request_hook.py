@@ -66,9 +66,9 @@ def may_think(parser: Any, tokenizer: Any) -> bool:
 def constrain_request(request: Any, *, thinking: bool) -> None:
     """Write the request's constraint into its ``vllm_xargs``, in place.
 
-    Without tools a request is as with ``tool_choice`` none if its history has calls: there a model would go on calling.
-    It is left alone if it has neither calls in its history nor a form of its answer, or a form that has no grammar here
-    and is not strict: vLLM may have one.
+    A request without tools whose history has calls is treated as with ``tool_choice`` "none", because a model that sees
+    calls tends to write more. A request without tools is left unconstrained if it has neither calls in its history nor
+    a response format, or if its response format has no grammar here and is not strict: vLLM may have a grammar.
     """
     known = RequestState.attached_to(request)
     is_read = known is not None and (known.compiled is not None or known.error is not None)
@@ -105,14 +105,20 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
 
 
 def _drop_switch(request: Any) -> None:
-    """Drop the switch that a client sends with each of its requests, from one that is not constrained."""
+    """Remove ``constrained_k2: on`` (or an engine's name) from a request that is not constrained.
+
+    Clients may send it with every request, and the engine core would read it as a constraint.
+    """
     xargs = request.vllm_xargs or {}
     if xargs.get(XARGS_KEY) in (ON, *ENGINES):
         request.vllm_xargs = {name: value for name, value in xargs.items() if name != XARGS_KEY}
 
 
 def _read_switches(request: Any) -> tuple[dict[str, Any], str, str]:
-    """The ``vllm_xargs`` without what becomes part of the constraint, the switch, and that of diagnostics."""
+    """Return (the remaining ``vllm_xargs``, the switch of the constraint, the switch of diagnostics).
+
+    Keys that become part of the constraint are removed.
+    """
     extra = dict(request.vllm_xargs or {})
     switch = extra.pop(XARGS_KEY, ON)
     for key in (ALLOWED_TOOLS_KEY, TEXT_FORMATS_KEY, *CONSTRAINT_KEYS):
@@ -164,7 +170,7 @@ def _names_form(request: Any) -> bool:
 
 
 def _is_ours(request: Any) -> bool:
-    """True for a request with tools, with a form of its answer that masks of ours can have it take, or after calls."""
+    """True for a request with tools, with a response format that masks can enforce, or with calls in its history."""
     if request.tools or _uses_beam_search(request):
         return bool(request.tools)
     return bool(_answer_fields(request, may_call=False)) or (Server.constrains and calls_before(request) > 0)
@@ -208,7 +214,7 @@ def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: F
 
 
 def _switches(variables: Any) -> dict[str, bool]:
-    """The boolean ones of a chat template's variables: templates take all others as they like."""
+    """The boolean variables of a chat template. Others have a meaning only to the template."""
     return {name: value for name, value in (variables or {}).items() if isinstance(value, bool)}
 
 

@@ -1,4 +1,4 @@
-"""Has ``stop`` strings end texts alone, and limits a request's tokens to those that vLLM's text covers.
+"""Matches ``stop`` strings in the answer's text only, and withholds tokens past the point where vLLM cut the text.
 
 vLLM looks for stop strings in all that the model writes, reasoning and calls included, shortens it there, and buffers
 in a stream what may become one; the token ids that it hands over are always all of them.

@@ -1,7 +1,7 @@
 """Refuses half a UTF-16 character (a lone surrogate) in the fields that vLLM sends to its engine core.
 
-vLLM cannot serialize such a string: it answers HTTP 500 without a message, or an error inside a stream. In texts it
-becomes U+FFFD, so clients that cut a tool result inside an emoji are answered.
+vLLM cannot serialize such a string: it answers HTTP 500 without a message, or an error inside a stream. In the
+prompt's text it becomes U+FFFD, so a request with a tool result that was cut inside an emoji still works.
 """
 
 import json
@@ -16,10 +16,10 @@ _SENT = (
     *("stop", "stop_sequences", "bad_words", "vllm_xargs", "request_id", "session_id"),
     *("kv_transfer_params", "ec_transfer_params", "chat_template_kwargs", "documents"),
 )
-"""The fields whose strings the engine core is sent."""
+"""The fields whose strings vLLM sends to the engine core."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_MAYBE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")  # in UTF-8; also half of a whole pair
+_MAYBE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")  # in UTF-8; also matches the halves of a valid pair
 
 
 @refusals_noted()
@@ -27,7 +27,7 @@ def refuse_surrogates(body: bytes, model: Any) -> None:
     """Refuse a lone surrogate in a body of a request of this model; a body that is not JSON is vLLM's to refuse.
 
     Raises:
-        InvalidRequest: A field that the engine core is sent has one.
+        InvalidRequest: A field that vLLM sends to the engine core has one.
     """
     if not _MAYBE.search(body) and json.detect_encoding(body) == "utf-8":
         return

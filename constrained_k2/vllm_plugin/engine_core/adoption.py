@@ -140,7 +140,7 @@ class Adoption:
 
     def _refuse_continued(self, ids: Sequence[int]) -> None:
         if not begins_turn(ids, self._vocabulary):
-            raise InvalidRequest("the prompt ends inside reasoning or calls, which a turn of ours begins", "prompt")
+            raise InvalidRequest("the prompt ends inside reasoning or a call: it cannot be adopted", "prompt")
 
     def _may_think(self, ids: Sequence[int]) -> bool:
         """True if the prompt has opened reasoning, or the model may: the server parses it and it is not closed yet."""

@@ -150,8 +150,8 @@ class ConstrainedOutputManager(StructuredOutputManager):
         """A tagged request's grammar. Schemas that are slow to compile are compiled now, before it is scheduled."""
         if self._factory is None:
             raise InvalidRequest(
-                "a request of another process of this server is to be constrained in this engine core, which is not "
-                "set up for it",
+                "the API server asks this engine core to constrain a request, but the engine core was started without "
+                "this package's flags",
                 "server",
                 f"Start every node with --tool-call-parser {TOOL_PARSER_NAME}",
             )

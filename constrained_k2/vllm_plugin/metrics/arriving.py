@@ -39,7 +39,7 @@ class Arriving(Generic[About]):
             self._steps.append(_Step(about, on_host, done))
 
     def take(self) -> list[tuple[About, list[Any]]]:
-        """Return what has come since the last call, each with its numbers, nested as in the tensor."""
+        """Return the results whose copies have finished: (data sent with them, the tensor as nested lists)."""
         found: list[tuple[About, list[Any]]] = []
         if self._steps:
             with self._lock:

@@ -41,7 +41,7 @@ FAMILIES = (
            (*_MODEL, "grammar_engine", "tool_choice", "coverage")),
     Family("refused_requests", Counter, "Requests refused because they cannot be constrained or have no clear meaning.",
            (*_MODEL, "reason", "detail")),
-    Family("grammar_lookups", Counter, "Grammars of tools asked for, where requests are admitted and in the engine.",
+    Family("grammar_lookups", Counter, "Grammar lookups, by process (`where`) and result.",
            (*_MODEL, "where", "result")),
     Family("compile_seconds", Histogram, "Time to compile one tool's schema.", (*_MODEL, "where")),
     Family("masked_steps", Counter, "Engine steps in which at least one row of logits was masked.", _ENGINE),
@@ -52,8 +52,8 @@ FAMILIES = (
     Family("ignored_limit_rows", Counter, "Masked rows in which allowed_token_ids or bad_words left no legal token "
            "and were ignored.", _ENGINE),
     Family("empty_masks", Counter, "Masks without a token that LLGuidance corrected: a fault to report.", _ENGINE),
-    Family("late_refusals", Counter, "Calls of any JSON object, because a tool that was admitted without compiling its "
-           "schema turned out to have no grammar.", _ENGINE),
+    Family("late_refusals", Counter, "Calls whose arguments could be any JSON object, because their tool was admitted "
+           "without compiling its schema, which turned out to have no grammar.", _ENGINE),
     Family("ended_early_requests", Counter, "Requests ended because something failed in the engine.", _ENGINE),
     Family("adopted_requests", Counter, "Requests of other front ends that the engine core constrains, by the source "
            "of their tools.", (*_ENGINE, "source")),
@@ -61,8 +61,8 @@ FAMILIES = (
            (*_ENGINE, "reason")),
     Family("unconstrained_calls", Counter, "Calls begun in answers without a constraint of this package.", _ENGINE),
     Family("declined_calls", Counter, "Calls declined: unlikely to mean a declared function, or repeated.", _ENGINE),
-    Family("unmeant_calls", Counter, "Calls that could not be declined, although the model was unlikely to mean a "
-           "declared function.", _ENGINE),
+    Family("unmeant_calls", Counter, "Calls below `call_threshold` that were made anyway, because a required call, a "
+           "response format or a forbidden closing token rules out declining.", _ENGINE),
 )  # fmt: skip
 """All metric families."""
 

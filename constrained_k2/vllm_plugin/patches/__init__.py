@@ -3,8 +3,8 @@
 * :mod:`.table`: one row a replacement: what, by what, what it reads of vLLM, why, and when it can go.
 * :mod:`.versions`: what was tested on which version of vLLM.
 * :mod:`.apply`: checks rows, and applies all of a process or none.
-* :mod:`.start`: the four doors, the only replacements in a server without our flags. Each calls vLLM's function with
-  the same arguments; where it sees one of our flags, it applies the rows of its process first.
+* :mod:`.start`: the four entry patches, the only replacements in a server without our flags. Each calls vLLM's function
+  with the same arguments; if it sees one of our flags, it applies the rows of its process first.
 * :mod:`.requests`, :mod:`.answers`, :mod:`.engine_core`, :mod:`.metrics`, :mod:`.rows`, :mod:`.sampling`: the
   replacements of one area each. A process imports only the files that its rows name.
 

@@ -1,4 +1,7 @@
-"""The doors: the functions in which a server's processes first see our flags. Nothing is imported before that."""
+"""Entry patches: the first vLLM function that each kind of process calls, wrapped to look for our flags.
+
+Nothing else of the package is imported before that.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The masks of one step where the logits are on a device: masks that come again lie there, and a step names them."""
+"""Masks for logits on a GPU: recurring masks stay in device slots, the rest are uploaded per step."""
 
 from array import array
 

@@ -38,7 +38,7 @@ class MaskPlaces:
         return kept.place
 
     def take(self, mask: Row) -> int | None:
-        """A place for a mask that has none, which the current launch writes; None if it names every one."""
+        """Assign a slot to a new mask, evicting the least recently used; None if this launch uses all slots."""
         stale = self._kept.pop(id(mask), None)
         if stale is not None:
             place = stale.place

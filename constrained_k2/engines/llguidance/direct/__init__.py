@@ -1,1 +1,1 @@
-"""Masks of simple positions, computed from the vocabulary without LLGuidance."""
+"""Masks computed from the token trie; LLGuidance matches at most a single terminal."""

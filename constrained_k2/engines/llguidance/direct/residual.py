@@ -235,5 +235,5 @@ def _written(text: str | None) -> bytes | None:
 
 
 def _is_forced(rests: Sequence[bytes]) -> bool:
-    """Return True if all of these begin with the same two bytes. One byte that is forced is allowed by any mask."""
+    """Return True if all suffixes share their first two bytes. A single forced byte does not narrow the mask."""
     return len({rest[:2] for rest in rests}) == 1 and len(rests[0]) > 1

@@ -1,4 +1,4 @@
-"""Strings and numbers that are one terminal's matches: LLGuidance reads the terminal alone, once for all grammars.
+"""Masks inside a string or number that is one terminal: LLGuidance runs that terminal alone, shared by all grammars.
 
 {"pattern": "^[a-z]+$"} in a hundred tools is one matcher here.
 """

@@ -1,6 +1,6 @@
-"""The values of a grammar's nodes, with equal nodes of all grammars as one object.
+"""Interns grammar nodes: equal nodes of different tools become one object, compared by identity.
 
-The integers of one tool and those of another are compared by ``is``.
+The node of integers is one object for all tools.
 """
 
 from collections.abc import Hashable

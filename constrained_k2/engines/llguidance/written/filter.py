@@ -1,4 +1,4 @@
-"""Leaves out the tokens that would repeat a key of an object, or an item of unequal ones: stage 4 of a mask.
+"""Stage 4 of a mask: removes tokens that would repeat a key, or an item of a ``uniqueItems`` array.
 
 Behind {"a":1," of an object with any keys, the mask loses the tokens ``a"`` and ``a":``, not ``ab"``.
 """

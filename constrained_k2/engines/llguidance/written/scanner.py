@@ -91,7 +91,7 @@ class Snapshot(NamedTuple):
 
     @property
     def alone(self) -> list[bytes]:
-        """The words of their own first bytes that an array has, with the one that is being written."""
+        """The literals (``null``, ``true``, ``false``, ``0``) that the array already contains, and the current one."""
         frame = self.frame
         if frame is None or self.within not in {Within.VALUE, Within.WORD}:
             return []

@@ -1,8 +1,8 @@
-"""Texts in constant memory: enough to tell a key or item from all others, and which tokens would end it.
+"""Length, hash and last bytes of a key or item: detects repeats in constant memory per text.
 
-``{"ab":1,"a`` has written the key ``ab`` and is within the key ``a``: a token ``b":`` would repeat ``ab``. Of a text,
-its size, a hash and its last bytes are kept. The hash is a polynomial with a secret base, modulo a prime of 127 bits:
-a client cannot find two texts with one hash, and the hash of a beginning follows from that of the whole text.
+``{"ab":1,"a`` has written the key ``ab`` and is within the key ``a``: a token ``b":`` would repeat ``ab``. The hash is
+a polynomial with a secret base, modulo a prime of 127 bits: a client cannot find two texts with one hash, and the hash
+of a beginning follows from that of the whole text.
 """
 
 import secrets

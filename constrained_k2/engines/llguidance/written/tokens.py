@@ -27,15 +27,15 @@ _TO_QUOTE = re.compile(rb'([^"\\]*(?:\\[\x00-\xff][^"\\]*)*)"')
 _WORD = re.compile(rb"(?<![-+.0-9A-Za-z])[-+.0-9A-Za-z]+(?=[ \t\r\n,\]}])")
 _TO_END = re.compile(rb"([-+.0-9A-Za-z]*)[ \t\r\n,\]}]")
 _TO_ALONE = re.compile(rb"(?:([-+.0-9A-Za-z]*" + _BLANKS + rb"," + _BLANKS + rb")|" + _BLANKS + rb")([tfn0])")
-# Of these tokens alone is more than that, and the beginning of such a word, to tell.
+# Other tokens get only the ANYWAY bit, plus an entry in ``alone`` if they begin such a word.
 _RELEVANT = re.compile(rb'["\\{}\[\],:]|[-+.0-9A-Za-z][ \t\r\n]|\A[ \t\r\n]+\Z')
 _STRUCTURE = frozenset(b"{}[],:")
 
 
 class Matters:
-    """Why a token may change where a text stands: bits, as plain integers, since each token of a text is looked up."""
+    """Flags: when a token can change the scanner's state. Plain ints, because every token is looked up."""
 
-    ANYWAY = 1  # each does: within a key, a compared item or a tag
+    ANYWAY = 1  # within a key, a compared item or a tag; every token has it
     STRUCTURE = 2
     BACKSLASH = 4
     QUOTE = 8  # also special tokens

@@ -118,9 +118,9 @@ def _thresholds(curve: Curve) -> Table:
         )
 
     note = (
-        "Greedy answers of this arm, which declines no call, and the calls that each threshold would have declined: in "
-        "one half of the samples / in the other. Rightly: no call that was asked for is lost. Chosen is the "
-        "threshold with the fewest calls that were not asked for, and asked for and lost, in the first half."
+        "Greedy answers of this arm, which declines no call, and the calls that each threshold would have declined. "
+        "Cells show one half of the samples / the other half. Rightly: no call that was asked for is lost. The chosen "
+        "threshold has the smallest sum of calls not asked for and calls lost in the first half."
     )
     columns = ("calls not asked for", "declined", "rightly", "calls lost")
     return Table(THRESHOLDS, columns, tuple(map(row, curve.first, curve.second)), note)

@@ -71,7 +71,7 @@ def _differences(results: Results) -> Table:
         rows += ((f"samples {title} only in {results.baseline} : only here (McNemar, exact)", *cells),)
     note = (
         "Percentage points, with the paired 95 % interval (bootstrap over samples). Worse or better: the 99 % interval "
-        "excludes zero. Neutral: no arm is better or worse for this figure."
+        "excludes zero. Neutral: this figure makes no arm better or worse."
     )
     return Table(f"Difference to {results.baseline}", tuple(results.differences), rows, note)
 
