@@ -39,7 +39,7 @@ from constrained_k2.engines.llguidance.tokenizer import build_tokenizer
 from constrained_k2.engines.llguidance.written.filter import WrittenFilter
 from constrained_k2.engines.llguidance.written.items import NO_PLACES, ItemPlaces
 from constrained_k2.engines.protocol import ArgumentEncoding
-from constrained_k2.errors import InvalidRequest, SchemaTooCostly, UnsupportedSchema
+from constrained_k2.errors import InvalidRequest, UnsupportedSchema
 from constrained_k2.formats.kimi_k3 import ARGUMENT, OPEN, SEPARATOR
 from constrained_k2.grammar.lark.custom_tool import INPUT
 from constrained_k2.grammar.lark.writer import Effort
@@ -157,21 +157,11 @@ class LLGuidanceEngine:
             raise UnsupportedSchema(problem, "", f"Correct the {what}", "", self.name) from None
 
     def _tried(self, grammar: ClientTextGrammar, before: list[int]) -> ClientTextGrammar:
-        """Compute the first mask of a client's grammar, to refuse one that is too slow. Raises as the matcher does.
-
-        A second attempt follows a failed one, since a garbage collection on this thread may have cost the time.
-        """
-        row = np.zeros(words_per_row(len(self.mask_cache.classes)), np.int32)
-        for is_last in (False, True):
-            matcher = grammar.matcher("")
-            try:
-                if all(map(matcher.accept, before)):
-                    matcher.fill(row)
-                    matcher.is_complete()
-                break
-            except SchemaTooCostly:
-                if is_last:
-                    raise
+        """Compute the first mask of a client's grammar, to refuse one that is too slow. Raises as the matcher does."""
+        matcher = grammar.matcher("")
+        if all(map(matcher.accept, before)):
+            matcher.fill(np.zeros(words_per_row(len(self.mask_cache.classes)), np.int32))
+            matcher.is_complete()
         return grammar
 
     def _probed(self, source: GrammarText, encoding: ArgumentEncoding = "json") -> "LLGuidanceGrammar":
