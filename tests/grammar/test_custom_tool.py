@@ -199,6 +199,15 @@ LARK: dict[str, tuple[str, list[str], list[str]]] = {
     ),
     "a terminal that may be empty": ('start: /[^\\n]*/ "\\n" /[a-z]*/ ";"', ["\n;", "x\nab;"], ["x;", "\nx"]),
     "an alternative without a text": ('start: "a" ("b" x | "y" | x)? ";"\nx: "c" x', ["a;", "ay;"], ["ab;", "ab", "ac;"]),
+    "delimiters outside of ASCII": (
+        'start: (/[^。！«\\n]+/ ("。" | "！"))+ "«" /[^«»]*/ "»"', ['你好。天\\"气！«»', "です。«a\n»", "a。«é¿»"],
+        ["你好", "。«»", "a。«»»", "a。«"],
+    ),
+    "characters that begin with the same byte": ('start: /é+/ "ü" /[à-ý]/? "þ"', ["éüþ", "ééüàþ"], ["éþ", "üþ", "éüàà"]),
+    "counted lines": ('start: (/.{1,72}/ "\\n")+', ["x" * 72 + "\n", 'a"b\\\n' + "é\t" * 36 + "\n", "a" * 16 + "\n" + "b" * 33 + "\n"],
+                      ["x" * 73 + "\n", "\n", "a\n\n", "x" * 72]),
+    "a counted text": ('start: "\\"" /[^"]{3,99}/ "\\""', ['"' + "x\n" * 49 + 'y"', '"abc"', '"' + "é" * 40 + '\\"'],
+                       ['"ab"', '"' + "x" * 100 + '"', '"a"b"']),
     "flags": (r"start: /a.b/s /(?i:k)c/ /d/m", ["a\nbkcd", "axbKcd"], ["a\nbKCd"]),
 }  # fmt: skip
 REGEX: dict[str, tuple[str, list[str], list[str]]] = {
@@ -220,11 +229,19 @@ def test_texts(either: Compiler, syntax: str, name: str) -> None:
         assert not accepts(matcher, either.vocabulary, text), text
 
 
+def test_a_chain_of_many_rules_is_read_in_time(small_compiler: Compiler) -> None:
+    """Each rule once; once for each link of the chain, it took four seconds, over the limit of a compilation."""
+    chain = "".join(f'r{n}: "{chr(97 + n % 26)}" r{n + 1}\n' for n in range(500))
+    matcher = arguments(small_compiler, f'start: r0\n{chain}r500: "!"')
+    assert accepts(matcher, small_compiler.vocabulary, "".join(chr(97 + n % 26) for n in range(500)) + "!")
+
+
 @pytest.mark.parametrize(
     "name",
     sorted(
         LARK.keys()
         - {"a comment", "recursion", "rules that begin and end with themselves", "a terminal that may be empty"}
+        - {"delimiters outside of ASCII"}
     ),
 )  # by chance they hardly end
 def test_walks_end_in_texts_of_the_grammar(either: Compiler, name: str) -> None:
@@ -258,10 +275,13 @@ REFUSED = {
     "start: /(?x)a/": "inline flags",
     "start: /(/": "a fault",
     r"start: /[^\s\S]/": "no text matches the rule 'start'",
-    'start: /[\\s\\S]*/ "END"': """the rule 'start': '/[\\\\s\\\\S]*/' matches as much as it can, so it always includes what '"END"' begins""",
-    'start: a\na: NAME? "-" ID\nNAME: /[\\w-]+/\nID: /x/': """the rule 'a': 'NAME ?' matches as much as it can""",
-    'start: /é+/ "ü"': "'/é+/' matches as much as it can",  # both begin with the same byte
-    'start: "(" x~2 ")"\nx: /[a-z]+/': "no text matches the rule 'start'",
+    'start: /[\\s\\S]*/ "END"': """the rule 'start' cannot be completed: '/[\\\\s\\\\S]*/' matches as much as it can, also what '"END"'""",
+    'start: a\na: NAME? "-" ID\nNAME: /[\\w-]+/\nID: /x/': "the rule 'a' cannot be completed: 'NAME ?' matches",
+    'start: "say(" /.*/ ")"': "the rule 'start' cannot be completed: '/.*/' matches as much as it can, also what",
+    'start: "x" /[a-z]?/ /[0-9]*/ "7"': "the rule 'start' cannot be completed",
+    'start: "k" x "s"\nx: ("=" /[a-z]*/ | ";")': "the rule 'start' cannot be completed: 'x'",
+    r"start: /.[^\W\w]+/": "an empty class",
+    'start: "(" x~2 ")"\nx: /[a-z]+/': "the rule 'start' cannot be completed: 'x' matches as much as it can, also what 'x' begins",
     r'start: "\d"': "the escape",
     'start: "ab".."c"': "a later one",
     'start: "".."c"': "a later one",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from constrained_k2.grammar.lark.text_grammar import text_grammar
+from constrained_k2.grammar.lark.text_grammar import Terminal, text_grammar
 from constrained_k2.grammar.lark.text_state import TextState, begun_text
 from constrained_k2.grammar.spelling import JSON
 
@@ -41,6 +41,20 @@ def state(definition: str, text: str = "", escaped: frozenset[str] = frozenset()
 )  # fmt: skip
 def test_the_shortest_completion(definition: str, text: str, completion: str) -> None:
     assert next(state(definition, text).completions()) == (completion, True)
+
+
+@pytest.mark.parametrize("count", [10, 40])
+def test_completions_take_few_steps(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """A mask waits for them. Without a bound, the search alone took half a second."""
+    ways = (rf'/\w*[a-{chr(98 + number % 24)}]\w{{{number % 6}}}.*/ ";{number}"' for number in range(count))
+    text, steps, after = state(f"start: {' | '.join(ways)}", "abc" * 9), [0], Terminal.after
+
+    def counted(self: Terminal, state: int, character: str) -> int | None:
+        steps[0] += 1
+        return after(self, state, character)
+
+    monkeypatch.setattr(Terminal, "after", counted)
+    assert list(text.completions()) and steps[0] < 3000
 
 
 def test_a_long_completion_comes_in_parts() -> None:

@@ -118,6 +118,23 @@ def test_a_text_that_no_stop_string_has_ended(
     assert read_stream(make(parser_class, tokenizer, request), request, pieces, [1])[1] == f"{text}请\ufffd"
 
 
+@pytest.mark.parametrize(
+    "fields", [{"tools": None}, {}, {"tool_choice": "none"}, {"vllm_xargs": {"constrained_k2": "off"}}]
+)
+def test_a_stop_string_that_is_shown_ends_the_text_inside_a_token(
+    parser_class: Any, tokenizer: Any, vocabulary: Vocabulary, fields: dict[str, Any]
+) -> None:
+    tokens = (token for token in range(vocabulary.size) if vocabulary.is_ordinary(token))
+    long = next(
+        token for token in tokens if len(vocabulary.token_bytes(token)) > 5 and vocabulary.token_bytes(token).isalpha()
+    )
+    stop = vocabulary.decode([long])[:3]
+    request = adjusted(parser_class, tokenizer, chat(stop=[stop], include_stop_str_in_output=True, **fields))
+    ids = [*vocabulary.encode("It may be 9"), long]
+    reasoning, content, _ = read_whole(make(parser_class, tokenizer, request), request, ids, f"It may be 9{stop}")
+    assert reasoning + content == f"It may be 9{stop}"
+
+
 def test_requests_without_tools_are_vllms_own(parser_class: Any, tokenizer: Any, vocabulary: Vocabulary) -> None:
     request = adjusted(parser_class, tokenizer, chat(tools=None, chat_template_kwargs={"thinking": False}))
     parser = make(parser_class, tokenizer, request)

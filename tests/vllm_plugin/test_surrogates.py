@@ -1,6 +1,7 @@
 """Lone surrogates in a body: HTTP 400 in fields that vLLM sends to the engine core, accepted in texts."""
 
 import json
+import tracemalloc
 from typing import Annotated, Any
 
 import pytest
@@ -9,8 +10,11 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from fastapi import Body, FastAPI
 from fastapi.testclient import TestClient
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
+from constrained_k2.errors import InvalidRequest
 from constrained_k2.vllm_plugin.api_server.middleware import BodyMiddleware
+from constrained_k2.vllm_plugin.api_server.surrogates import refuse_surrogates
 
 HALF = "cut \ud83d off"
 PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/completions", "/v1/messages", "/v1/chat/completions/render")
@@ -25,6 +29,8 @@ SENT: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/responses", {"session_id": HALF}, "session_id"),
     ("/v1/responses", {"vllm_xargs": {HALF: 1}}, "vllm_xargs.cut \\ud83d off"),
     ("/v1/messages", {"stop_sequences": [HALF]}, "stop_sequences[0]"),
+    ("/v1/chat/completions", {"structured_outputs": {"regex": HALF}}, "structured_outputs.regex"),
+    ("/v1/completions", {"vllm_xargs": {"😀": [[], {"a": 1}, ["b"]], "c": {"d": [1, HALF]}}}, "vllm_xargs.c.d[1]"),
     ("/v1/messages", {"kv_transfer_params": {"a": [[HALF]]}}, "kv_transfer_params.a[0][0]"),
 ]
 TAKEN: list[tuple[str, dict[str, Any]]] = [
@@ -76,3 +82,14 @@ def test_elsewhere_it_is_vllms(client: TestClient, path: str, body: dict[str, An
 def test_whole_characters_are_taken(client: TestClient, path: str, stop: str) -> None:
     for content in written({"stop": stop, "stop_sequences": [stop]}):
         assert client.post(path, content=content, headers=JSON).status_code == 200
+
+
+def test_long_keys_over_long_lists_take_no_memory() -> None:
+    """A location for each item would take two gigabytes."""
+    body = json.dumps({"vllm_xargs": {"k" * 100_000: [*[[1]] * 20_000, HALF]}}).encode()
+    tracemalloc.start()
+    with pytest.raises(InvalidRequest) as refused:
+        refuse_surrogates(body, ChatCompletionRequest)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50 * len(body) and len(refused.value.location) == 300

@@ -146,7 +146,10 @@ def answer_text(kind: Literal["regex", "lark"], text: str) -> GrammarText:
     """
     if kind == "lark":
         text = _lark(text)
-    lark = f"start: /{regex_to_lark(text, '')}/" if kind == "regex" else text
+    try:
+        lark = f"start: /{regex_to_lark(text, '')}/" if kind == "regex" else text
+    except UnicodeEncodeError as error:  # a lone surrogate
+        raise Refused(str(error)) from error
     rules = text_grammar(kind, _OPTIONS.sub("", text) if kind == "lark" else text)
     return replace(_clients(f"{NO_FORCING}\n{lark}", "json"), text_grammar=rules)
 

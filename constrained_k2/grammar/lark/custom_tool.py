@@ -24,7 +24,7 @@ from lark.exceptions import LarkError
 
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema, excerpt
 from constrained_k2.grammar.lark.arguments import XTML_PREAMBLE, one_string
-from constrained_k2.grammar.lark.longest_match import LongestMatch
+from constrained_k2.grammar.lark.longest_match import Blocked, LongestMatch, text_of
 from constrained_k2.grammar.lark.terminals import NO_FORCING, preamble
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.runs import is_plain, run_rules
@@ -115,6 +115,14 @@ def _regex(definition: str, form: Spelling) -> tuple[str, list[str]]:
     except Untranslatable as error:
         raise _wrong(f"the regular expression has {error}", _REWRITE) from None
     return "TEXT", [f"TEXT: /{text}/"]
+
+
+def _without_text(blocked: Blocked | None) -> UnsupportedSchema:
+    if blocked is None:
+        return _wrong("no text matches the rule 'start'")
+    rule, left, right = map(excerpt, blocked)
+    problem = f"the rule {rule} cannot be completed: {left} matches as much as it can, also what {right} begins with"
+    return _wrong(problem, f"Exclude those characters from {left}")
 
 
 class _Definitions(NamedTuple):
@@ -210,8 +218,9 @@ class _Writer:
         rules = self._reachable()
 
         self._matches = LongestMatch(rules, self._ignored, self.items_of, repeat_counts, self._form)
-        if not self._matches.has_text(rules["start"]):
-            raise self._without_text()
+        blocked = self._matches.blocked()
+        if blocked or not self._matches.has_text(rules["start"]):
+            raise _without_text(blocked)
         whole, lines = "r_start", list[str]()
         if self._ignored:
             ways = [self._symbol(f"ignored {number}", tree) for number, tree in enumerate(self._ignored)]
@@ -234,17 +243,6 @@ class _Writer:
                 names = (node.children[0] for node in body.find_data("name"))
                 waiting += (str(one) for one in names if isinstance(one, Token) and one.type == "RULE")
         return found
-
-    def _without_text(self) -> UnsupportedSchema:
-        blocked = self._matches.blocked()
-        if blocked is None:
-            return _wrong("no text matches the rule 'start'")
-        rule, left, right = map(excerpt, blocked)
-        problem = (
-            f"no text matches the rule {rule}: {left} matches as much as it can, so it always includes what {right} "
-            "begins with"
-        )
-        return _wrong(problem, f"Exclude those characters from {left}")
 
     def _rule(self, name: str) -> list[str]:
         """Return the lines of a rule.
@@ -293,11 +291,12 @@ class _Writer:
     def _written(self, node: Any, text: str) -> str:
         check_deadline()
         items, _ = self._terminal(node, self._terminals)
+        alike = self._matches.alike[text_of(node)]
         try:
-            if is_plain(items, self._form):
+            if not alike and is_plain(items, self._form):
                 return self._lexeme(plain(items, self._form))
             name = f"t{len(self._split)}"
-            rules = run_rules(items, self._form, name, self._lexeme)
+            rules = run_rules(items, self._form, name, self._lexeme, alike)
         except Untranslatable as error:
             raise _untranslatable(text, error) from None
         self._split += rules

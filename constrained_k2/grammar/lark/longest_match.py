@@ -9,11 +9,13 @@ LLGuidance's lexer never backtracks: a call with the first grammar could never e
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple
 
 from lark import Token, Tree
 
-from constrained_k2.grammar.patterns.characters import Ranges, Untranslatable, complement
+from constrained_k2.grammar.patterns.characters import Ranges, Untranslatable, common, complement
 from constrained_k2.grammar.patterns.states import PatternStates, TooManyStates
 from constrained_k2.grammar.patterns.tree import Items
 from constrained_k2.grammar.patterns.ways import END, START
@@ -22,26 +24,25 @@ from constrained_k2.schema.compile_pool import check_deadline
 
 _MAX_STEPS = 50_000  # transitions of the DFA of one terminal
 _ALL: Ranges = [(0, TOP)]
-_FIRST_BYTES = (
-    (0x10000, 18),
-    (0x800, 12),
-    (0x80, 6),
-    (0, 0),
-)  # UTF-8: (first code point of 4, 3, 2 or 1 bytes, its bits after the first byte)
+_MAX_AFTER = 64  # bitsets of one part of a rule
+# UTF-8: (first code point of 4, 3, 2 or 1 bytes, its bits after the first byte)
+_FIRST_BYTES = ((0x10000, 18), (0x800, 12), (0x80, 6), (0, 0))
 
 
 class Ends(NamedTuple):
     """The characters that may begin the texts of a part of a rule, or follow them. Bitsets over ranges of characters.
 
-    A part that may not be empty and has no bit matches no text.
+    ``after`` has a bitset for each terminal that may be the last one: the characters that this terminal does not
+    accept, and those after what may still follow it in the part. A part that may not be empty and has no first
+    character matches no text.
     """
 
     may_be_empty: bool
     first: int  # characters that begin a text
-    after: int  # characters that the last terminal does not accept, so that the next terminal may begin with them
+    after: frozenset[int]  # characters with which the next terminal may begin
 
 
-_EMPTY, _NO_TEXT = Ends(True, 0, 0), Ends(False, 0, 0)  # noqa: FBT003 - by their order
+_EMPTY, _NO_TEXT = Ends(True, 0, frozenset()), Ends(False, 0, frozenset())  # noqa: FBT003 - by their order
 
 
 class Blocked(NamedTuple):
@@ -56,12 +57,16 @@ class LongestMatch:
     """Computes the :class:`Ends` of rules and of their parts, as a least fixed point.
 
     Args:
-        rules: Rule -> lark's tree.
+        rules: Rule -> lark's tree, a rule before those that it alone refers to.
         ignored: lark's trees of the ``%ignore`` terminals, which may follow each terminal.
         items_of: Returns a terminal's parsed regular expression.
         counts_of: Returns the least and the most repetitions, from lark's tree of them.
         form: The spelling of texts. A terminal may always end before an escaped character
             (:mod:`constrained_k2.grammar.patterns.runs`).
+
+    Attributes:
+        alike: Terminal's text -> the characters whose UTF-8 begins with the same byte as a character that may begin
+            the next terminal. The lexer reads bytes, so it cannot tell the two apart at once.
     """
 
     def __init__(
@@ -81,10 +86,16 @@ class LongestMatch:
             if name not in found:
                 found[name] = _ends_of(items_of(node), escaped)
         # Bounds of the ranges: characters between two bounds begin the same terminals, so they share one bit.
-        self._bounds = sorted({end for _, first, _ in found.values() for low, high in first for end in (low, high + 1)})
+        self._bounds = sorted({end for each in found.values() for low, high in each.first for end in (low, high + 1)})
         self._terminals = {
-            name: Ends(may_be_empty, self._bits(first), self._bits(after))
-            for name, (may_be_empty, first, after) in found.items()
+            name: Ends(
+                each.may_be_empty, self._bits(each.first), frozenset([self._bits(each.after)][: len(each.first)])
+            )
+            for name, each in found.items()
+        }
+        begins = [one for each in found.values() for one in each.first]
+        self.alike = {
+            name: [_with_first_bytes(*one) for one in common(each.alike, begins)] for name, each in found.items()
         }
         self._ends: dict[str, Ends] = defaultdict(lambda: _NO_TEXT)
         self._skipped = _EMPTY
@@ -94,7 +105,7 @@ class LongestMatch:
         while is_changed:
             check_deadline()
             is_changed = False
-            for name, body in rules.items():
+            for name, body in reversed([*rules.items()]):  # most rules refer to later ones
                 ends = self._of(body)
                 is_changed |= ends != self._ends[name]
                 self._ends[name] = ends
@@ -104,16 +115,24 @@ class LongestMatch:
         return self._of(node) != _NO_TEXT
 
     def blocked(self) -> Blocked | None:
-        """Return two neighbours that leave a rule without a text; None if there are none."""
+        """Return two neighbours that leave a text without an end; None if there are none.
+
+        An alternative that matches no text at all does not count, unless no text matches the grammar.
+        """
+        is_counted = not self.has_text(self._rules["start"])
         for name, body in self._rules.items():
             for sequence in body.find_data("expansion"):
                 so_far = _EMPTY
                 for part, before in zip(sequence.children, [None, *sequence.children], strict=False):
                     ends = self._of(part)
                     joined = _sequence(so_far, ends)
-                    if joined == _NO_TEXT and _NO_TEXT not in {so_far, ends}:
+                    if _is_trap(so_far, ends) and (is_counted or joined != _NO_TEXT):
                         return Blocked(name, text_of(before), text_of(part))
                     so_far = joined
+            for counted in body.find_data("expr"):
+                inner, *counts = counted.children
+                if counts[0] is not None and self._counts_of(counts)[0] > 1 and _is_trap(*[self._of(inner)] * 2):
+                    return Blocked(name, text_of(inner), text_of(inner))
         return None
 
     def _of(self, node: Any) -> Ends:
@@ -135,8 +154,9 @@ class LongestMatch:
             case ("expr", [inner, *counts]):
                 least, most = self._counts_of(counts) if counts[0] else (1, 1)
                 ends = self._of(inner)
-                if least > 1 and not ends.may_be_empty and not ends.after & ends.first:
-                    ends = _NO_TEXT
+                if most is None or most > 1:
+                    again = _sequence(ends, _either(_EMPTY, ends) if least < 2 else ends)
+                    ends = _either(ends, again) if least < 2 else again
                 return _EMPTY if most == 0 else _either(_EMPTY, ends) if least == 0 else ends
             case ("name", [Token(type="RULE", value=name)]):
                 return self._ends[name]
@@ -171,23 +191,50 @@ def _terminals(nodes: Iterable[Any]) -> Iterator[Any]:
                 yield node
 
 
+def _any_of(bitsets: Iterable[int]) -> int:
+    return reduce(or_, bitsets, 0)
+
+
+def _some(bitsets: frozenset[int]) -> frozenset[int]:
+    """Return bitsets, or one for all of them if they are too many."""
+    return bitsets if len(bitsets) <= _MAX_AFTER else frozenset([_any_of(bitsets)])
+
+
 def _either(one: Ends, other: Ends) -> Ends:
-    return Ends(one.may_be_empty or other.may_be_empty, one.first | other.first, one.after | other.after)
+    return Ends(one.may_be_empty or other.may_be_empty, one.first | other.first, _some(one.after | other.after))
 
 
 def _sequence(left: Ends, right: Ends) -> Ends:
-    meets = bool(left.after & right.first)
+    meets = bool(_any_of(left.after) & right.first)
     # Also if the left part may be empty: a text that begins with it could never end.
     if _NO_TEXT in {left, right} or (left.first and right.first and not right.may_be_empty and not meets):
         return _NO_TEXT
     first = (left.first if right.may_be_empty or meets else 0) | (right.first if left.may_be_empty else 0)
-    after = (right.after if left.may_be_empty or meets else 0) | (left.after if right.may_be_empty else 0)
-    return Ends(left.may_be_empty and right.may_be_empty, first, after)
+    after = right.after if left.may_be_empty or meets else frozenset[int]()
+    if right.may_be_empty:
+        behind = _any_of(right.after)
+        after |= {one | (behind if one & right.first else 0) for one in left.after}
+    return Ends(left.may_be_empty and right.may_be_empty, first, _some(after))
 
 
-def _ends_of(items: Items, escaped: Ranges) -> tuple[bool, Ranges, Ranges]:
-    """Return a terminal's :class:`Ends`, as ranges. With too many DFA states, any character counts as ``after``."""
-    may_be_empty, first, after = True, _ALL, list(escaped)
+def _is_trap(left: Ends, right: Ends) -> bool:
+    """Return True if some text of the left part cannot continue with the right one, which it needs."""
+    is_needed = bool(right.first) and not right.may_be_empty
+    return is_needed and not all(after & right.first for after in left.after)
+
+
+class _Reads(NamedTuple):
+    """What a terminal accepts, as ranges of characters. See :class:`Ends`."""
+
+    may_be_empty: bool
+    first: Ranges
+    after: Ranges
+    alike: Ranges  # of ``after``, those whose UTF-8 begins with the same byte as a character that it accepts there
+
+
+def _ends_of(items: Items, escaped: Ranges) -> _Reads:
+    """Return what a terminal accepts. With too many DFA states, any character counts as ``after``."""
+    may_be_empty, first, after, alike = True, _ALL, list(escaped), Ranges()
     try:
         states = PatternStates([START, *items, END])
         begin = frozenset(states.terms(states.start))
@@ -201,22 +248,23 @@ def _ends_of(items: Items, escaped: Ranges) -> tuple[bool, Ranges, Ranges]:
             for low, high, following in _steps(states, state):
                 steps += 1
                 if following:
-                    taken.append(_with_first_bytes(low, high))
+                    taken.append((low, high))
                 if following and following not in seen:
                     seen.add(following)
                     waiting.append((following, True))
-            after += complement(taken) if may_end else []
+            if may_end:
+                others = complement(taken)
+                after += others
+                alike += common(others, [_with_first_bytes(low, high) for low, high in taken])
             if steps > _MAX_STEPS:
-                return may_be_empty, first, _ALL
-            if after and after[-1] == _ALL[0]:
-                break
+                return _Reads(may_be_empty, first, _ALL, alike)
     except (TooManyStates, Untranslatable):
         after = _ALL
-    return may_be_empty, first, after
+    return _Reads(may_be_empty, first, after, alike)
 
 
 def _with_first_bytes(low: int, high: int) -> tuple[int, int]:
-    """Extend a range to all characters whose UTF-8 begins with the same byte as an end of it: the lexer reads bytes."""
+    """Extend a range to all characters whose UTF-8 begins with the same byte as one in it."""
     return _same_first_byte(low)[0], _same_first_byte(high)[1]
 
 

@@ -22,7 +22,8 @@ _MAX_READINGS = 64  # per parser state
 _MAX_CREDIT, _CREDIT = 20_000, 64  # steps: the most that a text may save up, and what each character adds (50 us)
 _MAX_MEASURED = 8  # readings whose completions are compared
 _MAX_COMPLETIONS = 8
-_MAX_TRIED, _MAX_CHARACTERS = 256, 32  # characters that a search tries, in all and after one state
+_MAX_CHECKED = 256  # readings that the characters of one completion are checked with
+_MAX_TRIED, _MAX_CHARACTERS = 256, 32  # readings that a search tries in all, and characters after one state
 _LIKELY = 24  # characters of a completion that are computed: no token is much longer
 
 
@@ -152,6 +153,7 @@ class TextState:
     def _is_right(self, completion: tuple[float, str]) -> bool:
         """Return True if writing a completion's first characters shortens the shortest completion by their number."""
         length, text = completion
+        text = text[: _MAX_CHECKED // max(len(self.readings), 1)]
         return self.after(text).least <= length - len(text)
 
     def _searched(self) -> list[tuple[float, str]]:
@@ -162,9 +164,9 @@ class TextState:
         while waiting and tried < _MAX_TRIED:
             _, _, text, state = heappop(waiting)
             for character in state.characters():
-                tried += 1
                 after = state.step(character)
                 least = after.least
+                tried += 1 + len(after.readings)
                 if not least:
                     return [(len(text) + 1, text + character)]
                 key = (after.readings, after.was_escaped)

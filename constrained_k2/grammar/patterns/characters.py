@@ -4,6 +4,7 @@
 """
 
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
+from bisect import bisect_right
 from collections import defaultdict
 from functools import cache, lru_cache
 from typing import Any
@@ -89,13 +90,24 @@ def raw_class(ranges: Ranges, form: Spelling = JSON) -> str:
 
 
 def complement(ranges: Ranges) -> Ranges:
-    """Return the ranges of all other code points."""
+    """Return the ranges of all other code points, sorted and without overlaps."""
     free, start = [], 0
     for low, high in sorted(ranges):
         if low > start:
             free.append((start, low - 1))
         start = max(start, high + 1)
     return [*free, (start, TOP)] if start <= TOP else free
+
+
+def common(some: Ranges, others: Ranges) -> Ranges:
+    """Return the code points in both of two lists of ranges, sorted and without overlaps."""
+    return complement([*complement(some), *complement(others)])
+
+
+def holds(ranges: Ranges, code: int) -> bool:
+    """Return True if a code point is in ranges that are sorted and do not overlap."""
+    at = bisect_right(ranges, (code, TOP)) - 1
+    return at >= 0 and ranges[at][1] >= code
 
 
 def property_of(code: int) -> str:

@@ -6,9 +6,10 @@
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
 from collections import deque
 from collections.abc import Sequence
+from functools import reduce
 from itertools import islice, product
 
-from constrained_k2.grammar.patterns.characters import Ranges, property_of, ranges_of
+from constrained_k2.grammar.patterns.characters import Ranges, common, holds, property_of, ranges_of
 from constrained_k2.grammar.patterns.states import PatternStates
 from constrained_k2.grammar.patterns.tree import LOOKS, REPEATS, Item, Items, parse, parts
 
@@ -48,7 +49,7 @@ def shortest_rest(
             if steps > 2 * max_places or len(came) >= max_places:
                 return None
             after = tuple(term for _, term in moves), min(count + 1, least)
-            if after not in came and (ranges := _common([ranges for ranges, _ in moves])):
+            if after not in came and (ranges := reduce(common, [ranges for ranges, _ in moves])):
                 came[after] = place, liked(ranges)
                 left.append(after)
     return None
@@ -85,18 +86,9 @@ def _without(item: Item) -> Items:
     return [] if item in _BOUNDARIES else [item]
 
 
-def _common(several: list[Ranges]) -> Ranges:
-    """The characters that are in all of several ranges."""
-    common, *others = several
-    for ranges in others:
-        pairs = ((max(low, first), min(high, last)) for low, high in common for first, last in ranges)
-        common = [(low, high) for low, high in pairs if low <= high]
-    return common
-
-
 def liked(ranges: Ranges) -> str:
     """Return a character of these ranges, one without an escape if a range begins with any."""
-    liked = next((one for one in _LIKED if any(low <= ord(one) <= high for low, high in ranges)), None)
+    liked = next((one for one in _LIKED if holds(ranges, ord(one))), None)
     if liked is not None:
         return liked
     codes = (code for low, high in ranges for code in range(max(low, _SPACE), min(high, max(low, _SPACE) + 2) + 1))

@@ -11,8 +11,9 @@ the same terminal, so that no other terminal can begin there with a character th
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
-from constrained_k2.grammar.patterns.characters import Ranges, Untranslatable, ranges_of, raw_class
+from constrained_k2.grammar.patterns.characters import Ranges, Untranslatable, common, complement, ranges_of, raw_class
 from constrained_k2.grammar.patterns.states import PatternStates, TooManyStates
 from constrained_k2.grammar.patterns.tree import Items, parts
 from constrained_k2.grammar.patterns.ways import END, START
@@ -20,10 +21,26 @@ from constrained_k2.grammar.spelling import Spelling
 
 _MAX_STATES = 1024  # of one expression
 _MAX_TEXT = 1 << 15  # characters of an expression's runs, in the grammar
+_MAX_CHUNKED_TEXT = 1 << 17  # the same, of runs in chunks: LLGuidance compiles them in 0.1 s
 _MAX_WORK = 1 << 22  # characters that are written on the way to one state's runs: some milliseconds
+_CHUNK = 16  # characters of a run that is written in chunks: few tokens are longer
 
 _Edges = dict[int, dict[int, str]]
 """State -> state -> a regex of the texts between them."""
+
+
+class _Steps(NamedTuple):
+    """The steps between the states of an expression."""
+
+    first: int
+    plain: _Edges  # by a character inside a run
+    single: _Edges  # by a character that begins a terminal
+    ends: set[int]  # the states after a whole match
+
+    @property
+    def exits(self) -> set[int]:
+        """The states in which a run may end."""
+        return self.ends | self.single.keys()
 
 
 def is_plain(items: Items, form: Spelling) -> bool:
@@ -38,49 +55,75 @@ def is_plain(items: Items, form: Spelling) -> bool:
     return True
 
 
-def run_rules(items: Items, form: Spelling, name: str, terminal: Callable[[str], str]) -> list[str]:
+def run_rules(items: Items, form: Spelling, name: str, terminal: Callable[[str], str], alike: Ranges) -> list[str]:
     """Return rules of an expression; that of the whole has this name, the others have it with a suffix.
 
-    ``terminal`` takes a regex and returns the name of its terminal.
+    If counts make whole runs too many, as of ``/.{1,200}/``, runs are written in chunks of a few characters.
+
+    Args:
+        items: The parsed expression.
+        form: The spelling of its texts.
+        name: The name of the rule of the whole expression.
+        terminal: Takes a regex and returns the name of its terminal.
+        alike: Other characters that begin a terminal, as escaped ones do: the lexer reads bytes, and their UTF-8 begins
+            like that of a character that may follow the expression.
 
     Raises:
         Untranslatable: The expression has too many states, or a part that is not tracked.
     """
     try:
-        states = PatternStates([START, *items, END])
-        (first,) = states.terms(states.start)
-        plain, escaped, ends = _steps(states, first, form)
+        steps = _steps(PatternStates([START, *items, END]), form, alike)
     except TooManyStates:
         raise Untranslatable("too many states") from None
-    exits = ends | escaped.keys()  # the states in which a run may end
-    runs = {state: _runs(state, plain, exits) for state in {first, *(to for ways in escaped.values() for to in ways)}}
-
-    def behind(text: str, state: int) -> list[str]:
-        """The alternatives that write a text which leads to a state, alone or with a run behind it."""
-        ways = [(text, state)] if state in exits else []
-        ways += ((text + run, to) for to, run in runs[state].items())
-        return [f"{terminal(one)} {name}_{to}" if to in escaped else terminal(one) for one, to in ways]
-
-    rules = {name: behind("", first)}
-    for state in sorted(escaped):
-        ways = [way for to, one in escaped[state].items() for way in behind(one, to)]
-        rules[f"{name}_{state}"] = [*[""] * (state in ends), *ways]
-    lines = [f"{left}: {' | '.join(way or chr(34) * 2 for way in ways)}" for left, ways in rules.items()]
-    if sum(map(len, lines)) > _MAX_TEXT:
+    begins = {steps.first, *(to for ways in steps.single.values() for to in ways)}
+    runs = _whole_runs(begins, steps)
+    if runs is not None:
+        return _lines(steps, runs, name, terminal)
+    chunks = {state: _chunks(state, steps) for state in {*begins, *steps.plain, *steps.ends}}
+    lines = _lines(steps, chunks, name, terminal, are_chunks=True)
+    if sum(map(len, lines)) > _MAX_CHUNKED_TEXT:
         raise Untranslatable("too many states")
     return lines
 
 
-def _steps(states: PatternStates, first: int, form: Spelling) -> tuple[_Edges, _Edges, set[int]]:
-    """Return the steps between states by a plain character, and by an escaped one, and the states of whole matches."""
-    plain, escaped = defaultdict[int, dict[int, list[str]]](dict), defaultdict[int, dict[int, list[str]]](dict)
+def _lines(
+    steps: _Steps, runs: _Edges, name: str, terminal: Callable[[str], str], *, are_chunks: bool = False
+) -> list[str]:
+    """Write the rules of an expression: of the whole, and of each state in which a terminal ends before more text."""
+    single, ends = steps.single, steps.ends
+    inner = {*single, *runs} if are_chunks else {*single}
+
+    def named(text: str, to: int) -> str:
+        return f"{terminal(text)} {name}_{to}" if to in inner else terminal(text)
+
+    def behind(text: str, state: int) -> list[str]:
+        """The alternatives that write a text which leads to a state, alone or with a run behind it."""
+        alone = [named(text, state)] if state in ends or state in single else []
+        return [*alone, *(named(text + run, to) for to, run in runs.get(state, {}).items())]
+
+    rules = {name: behind("", steps.first)}
+    for state in sorted(inner):
+        ways = [way for to, one in single.get(state, {}).items() for way in behind(one, to)]
+        if are_chunks:  # after a chunk, the run may continue
+            ways += (named(run, to) for to, run in runs.get(state, {}).items())
+        rules[f"{name}_{state}"] = [*[""] * (state in ends), *ways]
+    if not all(rules.values()):
+        raise Untranslatable("an empty class")
+    return [f"{left}: {' | '.join(way or chr(34) * 2 for way in ways)}" for left, ways in rules.items()]
+
+
+def _steps(states: PatternStates, form: Spelling, alike: Ranges) -> _Steps:
+    (first,) = states.terms(states.start)
+    plain, single = defaultdict[int, dict[int, list[str]]](dict), defaultdict[int, dict[int, list[str]]](dict)
     ends, waiting, seen = set[int](), [first], {first}
     while waiting:
         state = waiting.pop()
         if states.may_end(state):
             ends.add(state)
         for ranges, to in states.moves(state):
-            for steps, ways in ((plain, [*filter(None, [raw_class(ranges, form)])]), (escaped, _escapes(ranges, form))):
+            inside, begun = (common(ranges, complement(alike)), common(ranges, alike)) if alike else (ranges, [])
+            begins = [*_escapes(ranges, form), *filter(None, [raw_class(begun, form)])]
+            for steps, ways in ((plain, [*filter(None, [raw_class(inside, form)])]), (single, begins)):
                 if ways:
                     known = steps[state].setdefault(to, [])
                     known += (way for way in ways if way not in known)
@@ -89,7 +132,7 @@ def _steps(states: PatternStates, first: int, form: Spelling) -> tuple[_Edges, _
                 waiting.append(to)
         if len(seen) > _MAX_STATES:
             raise TooManyStates
-    return _joined(plain), _joined(escaped), ends
+    return _Steps(first, _joined(plain), _joined(single), ends)
 
 
 def _joined(steps: dict[int, dict[int, list[str]]]) -> _Edges:
@@ -100,10 +143,49 @@ def _escapes(ranges: Ranges, form: Spelling) -> list[str]:
     return [text for code, text in form.escapes.items() if any(low <= code <= high for low, high in ranges)]
 
 
-def _runs(first: int, plain: _Edges, exits: Iterable[int]) -> dict[int, str]:
+def _whole_runs(begins: Iterable[int], steps: _Steps) -> _Edges | None:
+    """Return the runs from each of some states; None if they are too long."""
+    runs: _Edges = {}
+    size = 0
+    for state in begins:
+        found = _runs(state, steps.plain, steps.exits)
+        size += 0 if found is None else sum(map(len, found.values()))
+        if found is None or size > _MAX_TEXT:
+            return None
+        runs[state] = found
+    return runs
+
+
+def _chunks(first: int, steps: _Steps) -> dict[int, str]:
+    """Return the regexes of the plain texts of ``_CHUNK`` characters from a state, and of shorter ones to exits."""
+    exits = steps.exits
+    found = defaultdict[int, list[str]](list)
+    level = {first: [("", "", 0)]}  # state -> the texts to it: all but the last class, the last class, its count
+    for size in range(1, _CHUNK + 1):
+        following = defaultdict[int, list[tuple[str, str, int]]](list)
+        for state, texts in level.items():
+            for to, one in steps.plain.get(state, {}).items():
+                following[to] += (
+                    (text, last, count + 1) if one == last else (text + _counted(last, count), one, 1)
+                    for text, last, count in texts
+                )
+        level = {}
+        for to, texts in following.items():
+            whole = _either([text + _counted(last, count) for text, last, count in texts])
+            level[to] = texts if len(texts) == 1 else [("", whole, 1)]
+            if size == _CHUNK or to in exits:
+                found[to].append(whole)
+    return {to: _either(ways) for to, ways in found.items()}
+
+
+def _counted(one: str, count: int) -> str:
+    return f"{one}{{{count}}}" if count > 1 else one * count
+
+
+def _runs(first: int, plain: _Edges, exits: Iterable[int]) -> dict[int, str] | None:
     """Return the regexes of the plain texts, of one character or more, that lead from a state to each of others.
 
-    The states between are taken out one by one: what led through one leads past it.
+    The states between are taken out one by one: what led through one leads past it. None if that takes too much work.
     """
     edges: _Edges = {-1: dict(plain.get(first, ()))}  # from here nothing but the run's first character
     waiting = list(edges[-1])
@@ -137,7 +219,7 @@ def _runs(first: int, plain: _Edges, exits: Iterable[int]) -> dict[int, str]:
         for to in after:
             before[to].discard(state)
         if work > _MAX_WORK:
-            raise Untranslatable("too many states")
+            return None
     return {sinks[to]: run for to, run in edges[-1].items()}
 
 

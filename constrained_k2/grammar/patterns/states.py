@@ -13,7 +13,7 @@ from math import inf
 from threading import Lock
 from typing import Any
 
-from constrained_k2.grammar.patterns.characters import Ranges, Untranslatable, complement, property_of, ranges_of
+from constrained_k2.grammar.patterns.characters import Ranges, Untranslatable, complement, holds, property_of, ranges_of
 from constrained_k2.grammar.patterns.tree import REPEATS, Item, Items, parse, parts, walk
 from constrained_k2.grammar.spelling import TOP
 
@@ -88,7 +88,7 @@ class PatternStates:
             self._work -= len(moves)
             if len(moves) > self._max_moves or self._work < 0:
                 raise TooManyStates
-            return self._state({term for ranges, term in moves if any(low <= code <= high for low, high in ranges)})
+            return self._state({term for ranges, term in moves if holds(ranges, code)})
 
     def terms(self, state: int) -> list[int]:
         """Return the terms of a state, in order."""
@@ -213,16 +213,25 @@ def _read(item: Item) -> tuple[Any, ...]:
     if operation is sre.ANY:
         return "character", _DOT
     if operation is sre.IN:
-        ranges = ranges_of(argument)
-    elif operation is sre.LITERAL:
+        return "character", _ranges_of(tuple(argument))
+    if operation is sre.LITERAL:
         ranges = [(argument, argument)]
     elif operation is sre.NOT_LITERAL:
         ranges = complement([(argument, argument)])
     else:
         raise Untranslatable(str(operation).lower())
-    if any(property_of(low) for low, _ in ranges) or (operation is sre.NOT_LITERAL and property_of(argument)):
+    if property_of(argument):
         raise Untranslatable("a character property")
     return "character", ranges
+
+
+@lru_cache(1024)
+def _ranges_of(members: tuple[Any, ...]) -> Ranges:
+    """Return the code points of a character class, sorted."""
+    ranges = ranges_of(members)
+    if any(property_of(low) for low, _ in ranges):
+        raise Untranslatable("a character property")
+    return complement(complement(ranges))
 
 
 def _key(read: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -270,7 +270,7 @@ class ParsingByTokenId:
             if _hides_special_tokens(request):
                 self._dropped = _hidden(self.vocabulary)
         stop = field_of(request, "stop")
-        if stop and not field_of(request, "include_stop_str_in_output"):
+        if stop:
             tokens = TextTokens(self.vocabulary, self._prompt_end) if constrained else None
             self._budget = TextBudget(self.vocabulary, [stop] if isinstance(stop, str) else stop, tokens)
         elif self._history_calls is not None and self.vocabulary.decode(token_ids).startswith(text):

@@ -14,10 +14,11 @@ from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 
 _SENT = (
     *("stop", "stop_sequences", "bad_words", "vllm_xargs", "request_id", "session_id"),
-    *("kv_transfer_params", "ec_transfer_params", "chat_template_kwargs", "documents"),
+    *("kv_transfer_params", "ec_transfer_params", "chat_template_kwargs", "documents", "structured_outputs"),
 )
 """The fields whose strings vLLM sends to the engine core."""
 
+_MAX_LOCATION = 300  # characters in an error
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAYBE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")  # in UTF-8; also matches the halves of a valid pair
 
@@ -36,23 +37,47 @@ def refuse_surrogates(body: bytes, model: Any) -> None:
     except (ValueError, RecursionError):
         return
     for name in _SENT:
-        if isinstance(given, dict) and name in model.model_fields and name in given:
-            for location, text in _strings(given[name], name):
-                if _SURROGATE.search(text):
-                    where = location.encode(errors="backslashreplace").decode()
-                    raise InvalidRequest(
-                        "has half a UTF-16 character (a lone surrogate)", where, "Send all of it, or leave it out"
-                    )
+        if isinstance(given, dict) and name in model.model_fields and name in given and not _is_text(given[name]):
+            location = _location(given[name], name)
+            if location is not None:
+                where = location.encode(errors="backslashreplace").decode()
+                raise InvalidRequest(
+                    "has half a UTF-16 character (a lone surrogate)", where, "Send all of it, or leave it out"
+                )
 
 
-def _strings(value: Any, location: str) -> Iterator[tuple[str, str]]:
-    """The strings in a JSON value, keys included, with their locations."""
-    left = [(location, value)]
-    while left:
-        location, value = left.pop()
-        if isinstance(value, str):
-            yield location, value
-        elif isinstance(value, list):
-            left += [(f"{location}[{number}]", item) for number, item in enumerate(value)]
-        elif isinstance(value, dict):
-            left += [(f"{location}.{key}", each) for key, item in value.items() for each in (key, item)]
+def _is_text(value: Any) -> bool:
+    """Return True if UTF-8 can encode all strings of a JSON value; False also for one that is nested too deeply."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        return False
+    return True
+
+
+def _location(value: Any, name: str) -> str | None:
+    """Return the location of the first string of a JSON value, keys included, that has a lone surrogate.
+
+    Locations are long if keys are: one is put together only at the end, and is cut.
+    """
+    names, waiting = list[str](), [iter([(name, value)])]
+    while waiting:
+        name, item = next(waiting[-1], ("", None))
+        if not name:
+            waiting.pop()
+            del names[-1:]
+        elif isinstance(item, str):
+            if _SURROGATE.search(item):
+                return "".join([*names, name])[:_MAX_LOCATION]
+        elif isinstance(item, list | dict):
+            names.append(name)
+            waiting.append(_parts(item))
+    return None
+
+
+def _parts(value: list[Any] | dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the items of a list, or the keys and values of an object, with their names in a location."""
+    if isinstance(value, list):
+        yield from ((f"[{number}]", item) for number, item in enumerate(value))
+    else:
+        yield from ((f".{key}", each) for key, item in value.items() for each in (key, item))
