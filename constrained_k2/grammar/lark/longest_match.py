@@ -107,7 +107,7 @@ class LongestMatch:
             is_changed = False
             for name, body in reversed([*rules.items()]):  # most rules refer to later ones
                 ends = self._of(body)
-                is_changed |= ends != self._ends[name]
+                is_changed |= _merged(ends) != _merged(self._ends[name])  # these only grow
                 self._ends[name] = ends
 
     def has_text(self, node: Any) -> bool:
@@ -193,6 +193,10 @@ def _terminals(nodes: Iterable[Any]) -> Iterator[Any]:
 
 def _any_of(bitsets: Iterable[int]) -> int:
     return reduce(or_, bitsets, 0)
+
+
+def _merged(ends: Ends) -> tuple[bool, int, int]:
+    return ends.may_be_empty, ends.first, _any_of(ends.after)
 
 
 def _some(bitsets: frozenset[int]) -> frozenset[int]:
