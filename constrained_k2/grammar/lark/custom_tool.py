@@ -203,7 +203,7 @@ class _Writer:
         self._form = form
         self._read: dict[str, _Terminal | None] = {}  # terminals by their names; None while one is read
         self._symbols: dict[str, str] = {}  # terminals by their texts or names -> what a rule writes for them
-        self._lexemes: dict[str, str] = {}  # regexes -> names of LLGuidance's terminals
+        self._lexemes: dict[str, str] = {}  # bodies -> names of LLGuidance's terminals
         self._split: list[str] = []  # rules of terminals that are written as several
         self._waiting = ["start"]  # rules, in the order in which they are needed
         self._skip = ""  # behind each terminal
@@ -229,7 +229,7 @@ class _Writer:
             self._symbols.clear()  # elsewhere the same terminals have a skip behind them
         for name in self._waiting:  # which grows
             lines += self._rule(name)
-        return whole, [*lines, *self._split, *(f"{name}: /{text}/" for text, name in self._lexemes.items())]
+        return whole, [*lines, *self._split, *(f"{name}: {body}" for body, name in self._lexemes.items())]
 
     def _reachable(self) -> dict[str, Tree[Token]]:
         """Return the rules that ``start`` refers to, directly or not."""
@@ -294,7 +294,8 @@ class _Writer:
         alike = self._matches.alike[text_of(node)]
         try:
             if not alike and is_plain(items, self._form):
-                return self._lexeme(plain(items, self._form))
+                text = plain(items, self._form)
+                return self._lexeme(f"/{text}/" if text else "")
             name = f"t{len(self._split)}"
             rules = run_rules(items, self._form, name, self._lexeme, alike)
         except Untranslatable as error:
@@ -303,11 +304,14 @@ class _Writer:
         self._count(sum(map(len, rules)))
         return name
 
-    def _lexeme(self, regex: str) -> str:
-        if regex and regex not in self._lexemes:
-            self._lexemes[regex] = f"L{len(self._lexemes)}"
-            self._count(len(regex))
-        return self._lexemes.get(regex, '""')
+    def _lexeme(self, body: str) -> str:
+        """Return the name of the terminal with a body: a regex, or names of terminals."""
+        if body.isalnum():
+            return body
+        if body and body not in self._lexemes:
+            self._lexemes[body] = f"L{len(self._lexemes)}"
+            self._count(len(body))
+        return self._lexemes.get(body, '""')
 
     def _count(self, more: int) -> None:
         self._written_text += more

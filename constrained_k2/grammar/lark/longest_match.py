@@ -245,6 +245,7 @@ def _ends_of(items: Items, escaped: Ranges) -> _Reads:
         may_be_empty = any(map(states.may_end, begin))
         first = [one for term in begin for ranges, _ in states.moves(term) for one in ranges]
         waiting, seen, steps = [(begin, False)], set[frozenset[int]](), 0
+        classes = set[tuple[tuple[int, int], ...]]()  # what states accept in which a lexeme may end
         while waiting:
             state, has_begun = waiting.pop()
             may_end = has_begun and any(map(states.may_end, state))
@@ -256,10 +257,10 @@ def _ends_of(items: Items, escaped: Ranges) -> _Reads:
                 if following and following not in seen:
                     seen.add(following)
                     waiting.append((following, True))
-            if may_end:
-                others = complement(taken)
-                after += others
-                alike += common(others, [_with_first_bytes(low, high) for low, high in taken])
+            if may_end and tuple(taken) not in classes:
+                classes.add(tuple(taken))
+                after += complement(taken)
+                alike += common(complement(taken), [_with_first_bytes(low, high) for low, high in taken])
             if steps > _MAX_STEPS:
                 return _Reads(may_be_empty, first, _ALL, alike)
     except (TooManyStates, Untranslatable):

@@ -64,7 +64,7 @@ def run_rules(items: Items, form: Spelling, name: str, terminal: Callable[[str],
         items: The parsed expression.
         form: The spelling of its texts.
         name: The name of the rule of the whole expression.
-        terminal: Takes a regex and returns the name of its terminal.
+        terminal: Takes a terminal's body and returns its name: of ``/regex/``, or of a sequence such as ``L1 L0{3}``.
         alike: Other characters that begin a terminal, as escaped ones do: the lexer reads bytes, and their UTF-8 begins
             like that of a character that may follow the expression.
 
@@ -78,7 +78,8 @@ def run_rules(items: Items, form: Spelling, name: str, terminal: Callable[[str],
     begins = {steps.first, *(to for ways in steps.single.values() for to in ways)}
     runs = _whole_runs(begins, steps)
     if runs is not None:
-        return _lines(steps, runs, name, terminal)
+        return _lines(steps, _named(runs, terminal), name, terminal)
+    steps = steps._replace(plain=_named(steps.plain, terminal))
     chunks = {state: _chunks(state, steps) for state in {*begins, *steps.plain, *steps.ends}}
     lines = _lines(steps, chunks, name, terminal, are_chunks=True)
     if sum(map(len, lines)) > _MAX_CHUNKED_TEXT:
@@ -90,7 +91,7 @@ def _lines(
     steps: _Steps, runs: _Edges, name: str, terminal: Callable[[str], str], *, are_chunks: bool = False
 ) -> list[str]:
     """Write the rules of an expression: of the whole, and of each state in which a terminal ends before more text."""
-    single, ends = steps.single, steps.ends
+    single, ends = _named(steps.single, terminal), steps.ends
     inner = {*single, *runs} if are_chunks else {*single}
 
     def named(text: str, to: int) -> str:
@@ -99,7 +100,7 @@ def _lines(
     def behind(text: str, state: int) -> list[str]:
         """The alternatives that write a text which leads to a state, alone or with a run behind it."""
         alone = [named(text, state)] if state in ends or state in single else []
-        return [*alone, *(named(text + run, to) for to, run in runs.get(state, {}).items())]
+        return [*alone, *(named(f"{text} {run}".lstrip(), to) for to, run in runs.get(state, {}).items())]
 
     rules = {name: behind("", steps.first)}
     for state in sorted(inner):
@@ -116,14 +117,17 @@ def _steps(states: PatternStates, form: Spelling, alike: Ranges) -> _Steps:
     (first,) = states.terms(states.start)
     plain, single = defaultdict[int, dict[int, list[str]]](dict), defaultdict[int, dict[int, list[str]]](dict)
     ends, waiting, seen = set[int](), [first], {first}
+    spelled: dict[int, tuple[list[str], list[str]]] = {}  # by the identity of a class, which many steps share
     while waiting:
         state = waiting.pop()
         if states.may_end(state):
             ends.add(state)
         for ranges, to in states.moves(state):
-            inside, begun = (common(ranges, complement(alike)), common(ranges, alike)) if alike else (ranges, [])
-            begins = [*_escapes(ranges, form), *filter(None, [raw_class(begun, form)])]
-            for steps, ways in ((plain, [*filter(None, [raw_class(inside, form)])]), (single, begins)):
+            if id(ranges) not in spelled:
+                inside, begun = (common(ranges, complement(alike)), common(ranges, alike)) if alike else (ranges, [])
+                begins = [*_escapes(ranges, form), *filter(None, [raw_class(begun, form)])]
+                spelled[id(ranges)] = [*filter(None, [raw_class(inside, form)])], begins
+            for steps, ways in zip((plain, single), spelled[id(ranges)], strict=True):
                 if ways:
                     known = steps[state].setdefault(to, [])
                     known += (way for way in ways if way not in known)
@@ -133,6 +137,11 @@ def _steps(states: PatternStates, form: Spelling, alike: Ranges) -> _Steps:
         if len(seen) > _MAX_STATES:
             raise TooManyStates
     return _Steps(first, _joined(plain), _joined(single), ends)
+
+
+def _named(edges: _Edges, terminal: Callable[[str], str]) -> _Edges:
+    """Replace regexes by the names of their terminals."""
+    return {state: {to: terminal(f"/{text}/") for to, text in ways.items()} for state, ways in edges.items()}
 
 
 def _joined(steps: dict[int, dict[int, list[str]]]) -> _Edges:
@@ -157,7 +166,7 @@ def _whole_runs(begins: Iterable[int], steps: _Steps) -> _Edges | None:
 
 
 def _chunks(first: int, steps: _Steps) -> dict[int, str]:
-    """Return the regexes of the plain texts of ``_CHUNK`` characters from a state, and of shorter ones to exits."""
+    """Return the bodies of the plain texts of ``_CHUNK`` characters from a state, and of shorter ones to exits."""
     exits = steps.exits
     found = defaultdict[int, list[str]](list)
     level = {first: [("", "", 0)]}  # state -> the texts to it: all but the last class, the last class, its count
@@ -166,20 +175,24 @@ def _chunks(first: int, steps: _Steps) -> dict[int, str]:
         for state, texts in level.items():
             for to, one in steps.plain.get(state, {}).items():
                 following[to] += (
-                    (text, last, count + 1) if one == last else (text + _counted(last, count), one, 1)
+                    (text, last, count + 1) if one == last else (_counted(text, last, count), one, 1)
                     for text, last, count in texts
                 )
         level = {}
         for to, texts in following.items():
-            whole = _either([text + _counted(last, count) for text, last, count in texts])
+            whole = _any_body([_counted(*text) for text in texts])
             level[to] = texts if len(texts) == 1 else [("", whole, 1)]
             if size == _CHUNK or to in exits:
                 found[to].append(whole)
-    return {to: _either(ways) for to, ways in found.items()}
+    return {to: _any_body(ways) for to, ways in found.items()}
 
 
-def _counted(one: str, count: int) -> str:
-    return f"{one}{{{count}}}" if count > 1 else one * count
+def _counted(text: str, last: str, count: int) -> str:
+    return f"{text} {last}{f'{{{count}}}' if count > 1 else ''}".strip()
+
+
+def _any_body(ways: list[str]) -> str:
+    return ways[0] if len(ways) == 1 else f"({' | '.join(ways)})"
 
 
 def _runs(first: int, plain: _Edges, exits: Iterable[int]) -> dict[int, str] | None:
@@ -216,10 +229,10 @@ def _runs(first: int, plain: _Edges, exits: Iterable[int]) -> dict[int, str] | N
                 edges[source][to] = way if known is None or known == way else _either([known, way])
                 before[to].add(source)
                 work += len(edges[source][to])
+                if work > _MAX_WORK or len(edges[source][to]) > _MAX_TEXT:
+                    return None
         for to in after:
             before[to].discard(state)
-        if work > _MAX_WORK:
-            return None
     return {sinks[to]: run for to, run in edges[-1].items()}
 
 
