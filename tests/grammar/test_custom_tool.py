@@ -204,6 +204,9 @@ LARK: dict[str, tuple[str, list[str], list[str]]] = {
         ["你好", "。«»", "a。«»»", "a。«"],
     ),
     "characters that begin with the same byte": ('start: /é+/ "ü" /[à-ý]/? "þ"', ["éüþ", "ééüàþ"], ["éþ", "üþ", "éüàà"]),
+    "letters beside a terminal of the same ones": (
+        'start: (/[^\\W\\d_]{2}/ | /[α-ω]{1,72}/ "»") "Ω"', ["αβΩ", "αβγδε»Ω", "abΩ"], ["αβγΩ", "abc»Ω", "ab»Ω"],
+    ),
     "counted lines": ('start: (/.{1,72}/ "\\n")+', ["x" * 72 + "\n", 'a"b\\\n' + "é\t" * 36 + "\n", "a" * 16 + "\n" + "b" * 33 + "\n"],
                       ["x" * 73 + "\n", "\n", "a\n\n", "x" * 72]),
     "a counted text": ('start: "\\"" /[^"]{3,99}/ "\\""', ['"' + "x\n" * 49 + 'y"', '"abc"', '"' + "é" * 40 + '\\"'],

@@ -24,7 +24,7 @@ from lark.exceptions import LarkError
 
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema, excerpt
 from constrained_k2.grammar.lark.arguments import XTML_PREAMBLE, one_string
-from constrained_k2.grammar.lark.longest_match import Blocked, LongestMatch, text_of
+from constrained_k2.grammar.lark.longest_match import Blocked, LongestMatch
 from constrained_k2.grammar.lark.terminals import NO_FORCING, preamble
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.runs import is_plain, run_rules
@@ -291,13 +291,12 @@ class _Writer:
     def _written(self, node: Any, text: str) -> str:
         check_deadline()
         items, _ = self._terminal(node, self._terminals)
-        alike = self._matches.alike[text_of(node)]
         try:
-            if not alike and is_plain(items, self._form):
+            if is_plain(items, self._form, self._matches.alike):
                 text = plain(items, self._form)
                 return self._lexeme(f"/{text}/" if text else "")
             name = f"t{len(self._split)}"
-            rules = run_rules(items, self._form, name, self._lexeme, alike)
+            rules = run_rules(items, self._form, name, self._lexeme, self._matches.alike)
         except Untranslatable as error:
             raise _untranslatable(text, error) from None
         self._split += rules

@@ -65,8 +65,8 @@ class LongestMatch:
             (:mod:`constrained_k2.grammar.patterns.runs`).
 
     Attributes:
-        alike: Terminal's text -> the characters whose UTF-8 begins with the same byte as a character that may begin
-            the next terminal. The lexer reads bytes, so it cannot tell the two apart at once.
+        alike: The characters whose UTF-8 begins with the same byte as a character that may begin the next terminal,
+            where a terminal may end or go on. The lexer reads bytes, so it cannot tell the two apart at once.
     """
 
     def __init__(
@@ -94,9 +94,8 @@ class LongestMatch:
             for name, each in found.items()
         }
         begins = [one for each in found.values() for one in each.first]
-        self.alike = {
-            name: [_with_first_bytes(*one) for one in common(each.alike, begins)] for name, each in found.items()
-        }
+        alike = [one for each in found.values() for one in each.alike]
+        self.alike = [_with_first_bytes(*one) for one in common(alike, begins)]
         self._ends: dict[str, Ends] = defaultdict(lambda: _NO_TEXT)
         self._skipped = _EMPTY
         for node in ignored:

@@ -43,14 +43,15 @@ class _Steps(NamedTuple):
         return self.ends | self.single.keys()
 
 
-def is_plain(items: Items, form: Spelling) -> bool:
-    """Return True if no text of an expression has a character that the spelling escapes."""
+def is_plain(items: Items, form: Spelling, alike: Ranges) -> bool:
+    """Return True if no text of an expression has a character that the spelling escapes, or one of ``alike``."""
     for item in items:
         operation, argument = item
         if operation in {sre.IN, sre.LITERAL, sre.NOT_LITERAL}:
-            if _escapes(ranges_of(argument if operation is sre.IN else [item]), form):
+            ranges = ranges_of(argument if operation is sre.IN else [item])
+            if _escapes(ranges, form) or common(ranges, alike):
                 return False
-        elif not all(is_plain(part, form) for part in parts(item)):
+        elif not all(is_plain(part, form, alike) for part in parts(item)):
             return False
     return True
 
@@ -65,8 +66,8 @@ def run_rules(items: Items, form: Spelling, name: str, terminal: Callable[[str],
         form: The spelling of its texts.
         name: The name of the rule of the whole expression.
         terminal: Takes a terminal's body and returns its name: of ``/regex/``, or of a sequence such as ``L1 L0{3}``.
-        alike: Other characters that begin a terminal, as escaped ones do: the lexer reads bytes, and their UTF-8 begins
-            like that of a character that may follow the expression.
+        alike: Other characters that begin a terminal, as escaped ones do: the lexer reads bytes, so it cannot tell them
+            at once from those that may begin another terminal.
 
     Raises:
         Untranslatable: The expression has too many states, or a part that is not tracked.
