@@ -227,7 +227,7 @@ def _is_trap(left: Ends, right: Ends) -> bool:
 
 
 class _Reads(NamedTuple):
-    """What a terminal accepts, as ranges of characters. See :class:`Ends`."""
+    """Characters that a terminal accepts, as ranges. See :class:`Ends`."""
 
     may_be_empty: bool
     first: Ranges
