@@ -201,7 +201,7 @@ def test_no_server_and_no_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("status", "text", "words"),
-    [(401, '{"error": {"message": "no key"}}', "401: no key"), (200, "[1]", "got `array`"), (200, "<html>", "no JSON"),
+    [(401, '{"error": {"message": "no key"}}', "401: no key"), (200, "[1]", "got `array`"), (200, "<html>", "not JSON"),
      (200, " " * (9 << 20), "longer than 8388608 bytes"), (200, '{"data": []}', "lists no model")],
 )  # fmt: skip
 def test_models_that_are_not_told(status: int, text: str, words: str, endpoint: FakeEndpoint, tmp_path: Path) -> None:
