@@ -23,6 +23,8 @@ from scripts.demo_model.shape import Shape
 from scripts.demo_model.start import lay_out_copying
 from scripts.demo_model.tokenizer import demo_vocabulary, dialog_texts, phrasing, train_vocabulary, write_ranks
 
+_HELD_OUT = 8  # batches of held-out dialogs, whose answers each line of the log measures
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -66,7 +68,9 @@ def train(
     sequences = Sequences(vocabulary)
     dialogs = answered_dialogs(recipe.seed + 1, held_out=False, faults=recipe.faults)
     batches = sequences.batches(dialogs, recipe.batch, recipe.longest)
-    held_out = list(islice(sequences.batches(answered_dialogs(recipe.seed + 2, held_out=True), 8, recipe.longest), 8))
+    held_out = list(
+        islice(sequences.batches(answered_dialogs(recipe.seed + 2, held_out=True), 8, recipe.longest), _HELD_OUT)
+    )
     started, tokens, recent = time.monotonic(), 0, []
     for step, (ids, targets) in enumerate(islice(batches, recipe.steps), 1):
         factor = min(1.0, step / recipe.warm_up, (recipe.steps - step) / (0.4 * recipe.steps) + 0.01)
