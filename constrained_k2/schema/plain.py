@@ -1,8 +1,8 @@
 """Fast-path admission: recognizes schemas that a grammar enforces completely, without compiling them ("plain" schemas).
 
-A plain schema is satisfiable and uses only keywords that stay enforced (or narrowed) however they are combined. If its
-strings have patterns, each of these strings is compiled separately. Other schemas may be enforced completely too, but
-only compiling them shows it.
+A plain schema is satisfiable and uses only keywords that stay enforced (or narrowed) however they are combined. Its
+strings with a pattern are compiled one by one. A schema that is not plain may be enforced completely too, but only
+compiling it shows that.
 """
 
 import json

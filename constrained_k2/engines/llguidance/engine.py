@@ -157,7 +157,7 @@ class LLGuidanceEngine:
             raise UnsupportedSchema(problem, "", f"Correct the {what}", "", self.name) from None
 
     def _tried(self, grammar: ClientTextGrammar, before: list[int]) -> ClientTextGrammar:
-        """Compute the first mask of a client's grammar, to refuse one that is too slow. Raises as the matcher does."""
+        """Compute the first mask of a client's grammar. If it is too slow, the matcher's error refuses the grammar."""
         matcher = grammar.matcher("")
         if all(map(matcher.accept, before)):
             matcher.fill(np.zeros(words_per_row(len(self.mask_cache.classes)), np.int32))

@@ -87,7 +87,7 @@ def _without(item: Item) -> Items:
 
 
 def liked(ranges: Ranges) -> str:
-    """Return a character of these ranges, one without an escape if a range begins with any."""
+    """Return a character of these ranges: a common one, or one near the start of a range that needs no escape."""
     liked = next((one for one in _LIKED if holds(ranges, ord(one))), None)
     if liked is not None:
         return liked

@@ -30,7 +30,7 @@ class StringState:
     Attributes:
         parts: What the continuations depend on.
         text: A text that leads to it; None if that is not known, or long.
-        twin: The state whose cached mask this one shares, often itself; None if the mask is unlikely to recur.
+        twin: The state that caches the mask for this one, often itself; None if the mask is unlikely to recur.
     """
 
     __slots__ = ("next", "owner", "parts", "text", "twin")

@@ -62,7 +62,7 @@ REASONS = (
     Reason("messages[…].tools", "Kimi K3's prompts", "refused", ("chat",),
            "vLLM leaves the tools of a message out of them",
            "Declare them in the request's tools"),
-    Reason("messages[…].tool_call_id", "Kimi K3's prompts: its absence, where no call precedes the result", "refused",
+    Reason("messages[…].tool_call_id", "Kimi K3's prompts: a missing id, if no call precedes the result", "refused",
            ("chat",), "without an id, nothing says which call the result belongs to",
            "Send the call before the result, and its id", "missing, and no call before the result tells its function"),
     Reason("tools[…].format", "another tool parser", "refused", ("chat", "responses"),

@@ -47,7 +47,10 @@ def refuse_surrogates(body: bytes, model: Any) -> None:
 
 
 def _is_text(value: Any) -> bool:
-    """Return True if UTF-8 can encode all strings of a JSON value; False also for one that is nested too deeply."""
+    """Return True if UTF-8 can encode all strings of a JSON value.
+
+    Return False as well if the value is nested too deeply to tell.
+    """
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except (UnicodeEncodeError, RecursionError):

@@ -2,7 +2,7 @@
 
 ``{"ab":1,"a`` has written the key ``ab`` and is within the key ``a``: a token ``b":`` would repeat ``ab``. The hash is
 a polynomial with a secret base, modulo a prime of 127 bits: a client cannot find two texts with one hash, and the hash
-of a beginning follows from that of the whole text.
+of a prefix can be computed from the hash of the whole text.
 """
 
 import secrets
