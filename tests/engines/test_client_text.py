@@ -172,6 +172,7 @@ def test_a_first_mask_that_takes_too_long_is_refused(slow_steps: list[int]) -> N
         engine.compile_text("lark", 'start: "b"', "json")
 
 
+@pytest.mark.slow
 def test_long_strings_are_counted_in_parts(small_compiler: Compiler) -> None:
     """A terminal with a count this large reaches a limit of LLGuidance's lexer."""
     for least, most in (

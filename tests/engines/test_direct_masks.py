@@ -165,14 +165,14 @@ def test_public_tools_and_suites(real_vocabulary: Vocabulary, crossing: LLGuidan
     draw = random.Random(7)
     engine = LLGuidanceEngine(real_vocabulary)
     tools = [tool["function"].get("parameters") or {"type": "object"} for tools in mcp_servers() for tool in tools]
-    some, more = tries(5, everything=40), tries(40, everything=len(tools))
+    some, more = tries(3, everything=40), tries(20, everything=len(tools))
     assert sum(check_schema(engine, schema, draw, 25) for schema in draw.sample(tools, some)) > 12 * some
     assert sum(check_schema(crossing, schema, draw, 40) for schema in draw.sample(tools, more)) > 19 * more
     groups = [group for path in sorted(suite().rglob("*.json")) for group in json.loads(path.read_text())]
-    for group in draw.sample([one for one in groups if isinstance(one, dict)], tries(30, everything=150)):
+    for group in draw.sample([one for one in groups if isinstance(one, dict)], tries(15, everything=150)):
         check_schema(crossing, {"type": "object", "properties": {"a": group["schema"]}}, draw, 20)
     with lzma.open(data("schemas/maskbench.jsonl.xz"), "rt") as lines:
-        cases = draw.sample([json.loads(line) for line in lines], tries(15, everything=100))
+        cases = draw.sample([json.loads(line) for line in lines], tries(8, everything=100))
     for case in cases:
         check_schema(crossing, case.get("schema", case), draw, 20)
 

@@ -19,7 +19,7 @@ from constrained_k2.evaluation.ab.arms import Arm
 from constrained_k2.evaluation.ab.directory import RunDirectory, Sampling, begin, open_run
 from constrained_k2.evaluation.ab.figures import FIGURES, Figure, totals, value
 from constrained_k2.evaluation.ab.latency import Histogram
-from constrained_k2.evaluation.ab.report import plots, write_reports
+from constrained_k2.evaluation.ab.report import plots, to_markdown, write_reports
 from constrained_k2.evaluation.ab.report.examples import as_markdown, shown
 from constrained_k2.evaluation.ab.results import score
 from constrained_k2.evaluation.answer import SUCCESS, Record
@@ -141,7 +141,7 @@ def test_a_report_says_of_each_figure_what_its_findings_say(tmp_path: Path, figu
         "lower": (is_higher, not is_higher),
         "neutral": (False, False),
     }[figure.better]
-    report = next(path for path in write_reports(results) if path.suffix == ".md").read_text()
+    report = to_markdown(results)
     differences = report.partition("## Difference")[2].splitlines()
     (row,) = (line for line in differences if line.startswith(f"| {as_markdown(figure.title)} |"))
     assert row.endswith(f" {'worse' if own.is_worse else 'better' if own.is_better else 'neutral'} |")

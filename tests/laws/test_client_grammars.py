@@ -18,6 +18,7 @@ def both(real_compiler: Compiler, k3_real_compiler: Compiler) -> tuple[Bench, Be
     return Bench(real_compiler), Bench(k3_real_compiler)
 
 
+@pytest.mark.slow
 def test_random_grammars_hold_the_laws(both: tuple[Bench, Bench]) -> None:
     counts = Counter[str]()
     first = SEED * 1_000
