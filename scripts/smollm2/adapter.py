@@ -1,7 +1,7 @@
 """The trained part of the model: low-rank changes of its layers (LoRA), and embeddings of Kimi's special tokens."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -79,16 +79,30 @@ class Adapted(nn.Module):  # type: ignore[misc]
         hidden: Tensor = self.model(inputs_embeds=self.embedding(ids), use_cache=False).last_hidden_state
         return hidden
 
+    def loss_of(self, ids: Sequence[int], written: Sequence[bool]) -> Tensor:
+        """Return the sum of the cross-entropies of the tokens that the assistant writes, in nats."""
+        flags = torch.tensor(written[1:])
+        hidden = self(torch.tensor([ids[:-1]]))[0][flags]
+        return functional.cross_entropy(self.embedding.logits(hidden), torch.tensor(ids[1:])[flags], reduction="sum")
+
+    def load(self, trained: Mapping[str, Tensor]) -> None:
+        """Take an adapter that was trained before."""
+        for name, weight in self.trained().items():
+            weight.data.copy_(trained[name])
+
     def trained(self) -> dict[str, nn.Parameter]:
         """Return the parameters that are trained, by their names in the adapter's file."""
         return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
 
 
 def save_adapter(path: Path, trained: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write the parameters as int8 with a float16 scale a row."""
+    """Write the parameters: matrices as int8 with a float16 scale a row, vectors as float16."""
     written = {}
     for name, weight in trained.items():
         values = weight.detach().float()
+        if values.ndim == 1:
+            written[name] = values.half()
+            continue
         scale = (values.abs().amax(dim=1, keepdim=True) / 127).clamp_min(2**-24).half()
         written[name] = (values / scale.float()).round().clamp(-127, 127).to(torch.int8)
         written[f"{name}.scale"] = scale
@@ -98,10 +112,9 @@ def save_adapter(path: Path, trained: Mapping[str, Tensor], metadata: Mapping[st
 def load_adapter(path: Path) -> dict[str, Tensor]:
     """Read :func:`save_adapter`'s file into float32."""
     found = load_file(path)
+    scales = {name: scale.float() for name, scale in found.items() if name.endswith(".scale")}
     return {
-        name: values.float() * found[f"{name}.scale"].float()
-        for name, values in found.items()
-        if f"{name}.scale" in found
+        name: values.float() * scales.get(f"{name}.scale", 1.0) for name, values in found.items() if name not in scales
     }
 
 

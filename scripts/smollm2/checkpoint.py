@@ -12,6 +12,7 @@ from scripts.smollm2.base import gguf_file, read_base
 from scripts.smollm2.tokenizer import TURN_END, write_tokenizer
 
 ADAPTER = Path(__file__).parent / "adapter.safetensors"
+HEAD = ADAPTER.with_name("head.safetensors")
 
 
 def write_checkpoint(out: Path, adapter: Path = ADAPTER) -> Path:

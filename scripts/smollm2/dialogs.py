@@ -1,19 +1,24 @@
 """Writes the dialogs that SmolLM2 learns from: right calls, results, and answers without a call."""
 
-import copy
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jsonschema import Draft202012Validator
 
 from constrained_k2.evaluation.sample import ExpectedCall, Sample
-from constrained_k2.formats.kimi_k2 import KIMI_K2
-from scripts.demo_model.dialogs import answered_dialogs, arguments_text
+from scripts.demo_model.dialogs import Dialog, answered_dialogs, arguments_text
 
-_KINDS = {"question": 35, "several": 25, "no_tool": 20, "generated": 20}
-"""Kinds of dialog, with their frequencies; ``generated`` ones have the tools of ``scripts/demo_model``."""
+_GENERATED = 0.2  # share of dialogs with the tools of ``scripts/demo_model``
+_MIXED = 0.4  # share of the others with the tools of another question too
+_TURNS = (1, 2, 3, 3)  # user messages
+_UNCALLED = 0.3  # share of messages that no tool can answer, where there are such
+_AT_ONCE = (1, 1, 2, 3)  # questions of a message
+_SPOKEN = 0.15  # share of calls with a text before them
+_SHORT = 0.8  # share of dialogs whose tools have short descriptions
+_SENTENCE = 80  # characters
+_MOST_DRAWN = 16  # a list of tools is drawn by its questions, four times as often by those with a call, up to this
 
 _JOINS = ("Also, ", "And then: ", "Besides, ", "")
 _FIRST = ("Let me look.", "I'll do that.", "One moment.", "I'll check that for you.")
@@ -27,11 +32,6 @@ _DONE = (
     ('{{"status":"ok","reference":"{}"}}', "Done, the reference is {}."),
     ('{{"error":"{}"}}', "That failed with the error {}."),
 )
-_LEAST, _MOST = 100, 999
-_OTHERS = (0, 0, 0, 1, 2)
-"""How many tools of another question are declared beside a question's own."""
-
-Tools = list[dict[str, Any]]
 Call = tuple[str, dict[str, Any]]
 
 
@@ -69,82 +69,89 @@ def _plain(value: Any) -> Any:
     return {name: _plain(first) for name, first in firsts.items() if first is not None}
 
 
+def _shortened(value: Any) -> Any:
+    """Cut each description of a tool to its first sentence, so that more of a dialog is the assistant's."""
+    if isinstance(value, list):
+        return [_shortened(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: part.partition(". ")[0][:_SENTENCE]
+        if name == "description" and isinstance(part, str)
+        else _shortened(part)
+        for name, part in value.items()
+    }
+
+
+class _Pool:
+    """The questions about one list of tools."""
+
+    def __init__(self) -> None:
+        self.called: list[tuple[Sample, list[Call]]] = []
+        self.no_tool: list[Sample] = []
+
+
 class Author:
     """Draws dialogs from questions, endlessly; a seed draws the same ones again."""
 
     def __init__(self, learnt: Sequence[Sample], seed: int) -> None:
         self._chance = random.Random(seed)  # noqa: S311 - drawing samples
-        self._generated = answered_dialogs(seed, held_out=False, turns=2)
-        calls = ((sample, right_calls(sample)) for sample in learnt if sample.expected)
-        self._called = [(sample, found) for sample, found in calls if found]
-        self._alone = [(sample, found) for sample, found in self._called if len(found) == 1]
-        self._no_tool = [sample for sample in learnt if sample.expected == ()]
-        self._by_tools: dict[str, list[tuple[Sample, list[Call]]]] = {}
-        for sample, found in self._alone:
-            self._by_tools.setdefault(json.dumps(sample.body["tools"]), []).append((sample, found))
+        self._generated = answered_dialogs(seed, held_out=False, turns=3)
+        pools: dict[str, _Pool] = {}
+        for sample in learnt:
+            pool = pools.setdefault(json.dumps(sample.body["tools"]), _Pool())
+            if not sample.expected:
+                pool.no_tool.append(sample)
+            elif calls := right_calls(sample):
+                pool.called.append((sample, calls))
+        self._pools = [pool for pool in pools.values() if pool.called or pool.no_tool]
+        self._callable = [pool for pool in self._pools if pool.called]
+        self._sizes = [min(4 * len(pool.called) + len(pool.no_tool), _MOST_DRAWN) for pool in self._pools]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         while True:
-            kind = self._chance.choices(list(_KINDS), list(_KINDS.values()))[0]
-            if kind == "generated":
-                yield next(self._generated)
-            elif kind == "no_tool":
-                yield self._without_a_call()
-            elif kind == "several":
-                yield self._several()
-            else:
-                sample, calls = self._chance.choice(self._called)
-                yield self._answered(sample.body["messages"], self._among_others(sample.body["tools"]), calls)
+            yield next(self._generated) if self._chance.random() < _GENERATED else self._dialog()
 
-    def _without_a_call(self) -> dict[str, Any]:
-        sample = self._chance.choice(self._no_tool)
-        messages = [*sample.body["messages"], {"role": "assistant", "content": self._chance.choice(_NO_TOOL)}]
-        return {"messages": messages, "tools": sample.body["tools"]}
+    def _dialog(self) -> dict[str, Any]:
+        """Ask up to three times about the tools of one question, or of two."""
+        (pool,) = self._chance.choices(self._pools, self._sizes)
+        called, no_tool = list(pool.called), list(pool.no_tool)
+        tools = list((called[0][0] if called else no_tool[0]).body["tools"])
+        if called and self._chance.random() < _MIXED:  # what no tool of one list can do, one of the other may
+            no_tool = []
+            other = self._chance.choice(self._callable)
+            names = {tool["function"]["name"] for tool in tools}
+            others = other.called[0][0].body["tools"]
+            if names.isdisjoint(tool["function"]["name"] for tool in others):
+                tools, called = tools + others, called + other.called
+        self._chance.shuffle(called)
+        self._chance.shuffle(no_tool)
+        dialog = Dialog([], ())
+        for _ in range(self._chance.choice(_TURNS)):
+            if no_tool and (not called or self._chance.random() < _UNCALLED):
+                dialog.messages += no_tool.pop().body["messages"][-1:]
+                dialog.say("assistant", self._chance.choice(_NO_TOOL))
+            elif called:
+                drawn = [called.pop() for _ in range(min(len(called), self._chance.choice(_AT_ONCE)))]
+                self._ask(dialog, drawn)
+        tools = self._chance.sample(tools, len(tools))
+        return {"messages": dialog.messages, "tools": _shortened(tools) if self._chance.random() < _SHORT else tools}
 
-    def _several(self) -> dict[str, Any]:
-        """Ask two or three questions in one message, of one list of tools or of several."""
-        count = self._chance.choice((2, 2, 3))
-        alike = self._by_tools[json.dumps(self._chance.choice(self._alone)[0].body["tools"])]
-        source = alike if len(alike) >= count and self._chance.random() < 0.5 else self._alone
-        drawn = self._chance.sample(source, count)
-        tools: Tools = []
-        for sample, _ in drawn:
-            known = {tool["function"]["name"] for tool in tools}
-            tools += [tool for tool in sample.body["tools"] if tool["function"]["name"] not in known]
-        first, *others = (sample.body["messages"][-1]["content"].strip() for sample, _ in drawn)
-        text = " ".join([first, *(self._chance.choice(_JOINS) + other for other in others)])
-        calls = [call for _, found in drawn for call in found]
-        return self._answered([{"role": "user", "content": text}], self._shuffled(tools), calls)
-
-    def _answered(self, asked: Sequence[Mapping[str, Any]], tools: Tools, calls: Sequence[Call]) -> dict[str, Any]:
-        """Answer with the calls, some with a text before them, some with their results and a text after those."""
-        content = self._chance.choice(_FIRST) if self._chance.random() < 0.15 else ""
-        made = [
-            {
-                "id": KIMI_K2.call_id(name, index),
-                "type": "function",
-                "function": {"name": name, "arguments": arguments_text(arguments)},
-            }
-            for index, (name, arguments) in enumerate(calls)
-        ]
-        messages: list[Any] = [*asked, {"role": "assistant", "content": content, "tool_calls": made}]
-        if self._chance.random() < 0.25:
-            answers = []
-            for call in made:
-                result, answer = self._chance.choice(_DONE)
-                code = self._chance.randint(_LEAST, _MOST)
-                messages.append({"role": "tool", "tool_call_id": call["id"], "content": result.format(code)})
-                answers.append(answer.format(code))
-            messages.append({"role": "assistant", "content": " ".join(answers)})
-        return {"messages": messages, "tools": tools}
-
-    def _among_others(self, tools: Tools) -> Tools:
-        """Add tools of another question, whose functions this question's do not belong together with."""
-        other, _ = self._chance.choice(self._called)
-        names = {tool["function"]["name"] for tool in tools}
-        others = [tool for tool in other.body["tools"] if tool["function"]["name"] not in names]
-        wanted = min(self._chance.choice(_OTHERS), len(others))
-        return self._shuffled([*tools, *self._chance.sample(others, wanted)])
-
-    def _shuffled(self, tools: Tools) -> Tools:
-        return copy.deepcopy(self._chance.sample(tools, len(tools)))
+    def _ask(self, dialog: Dialog, drawn: Sequence[tuple[Sample, list[Call]]]) -> None:
+        """Ask questions in one message; answer with their calls, those with results, and these with a text."""
+        first, *others = (sample.body["messages"] for sample, _ in drawn)
+        if not dialog.messages and not others:
+            dialog.messages += first
+        else:
+            texts = (message["content"].strip() for message in (first[-1], *(other[-1] for other in others)))
+            dialog.say("user", next(texts) + "".join(f" {self._chance.choice(_JOINS)}{text}" for text in texts))
+        dialog.call([(name, arguments_text(arguments)) for _, calls in drawn for name, arguments in calls])
+        made = dialog.messages[-1]
+        made["content"] = self._chance.choice(_FIRST) if self._chance.random() < _SPOKEN else ""
+        answers = []
+        for call in made["tool_calls"]:
+            result, answer = self._chance.choice(_DONE)
+            code = self._chance.randint(100, 999)
+            dialog.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result.format(code)})
+            answers.append(answer.format(code))
+        dialog.say("assistant", " ".join(answers))

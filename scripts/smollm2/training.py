@@ -1,4 +1,4 @@
-"""Trains the adapter on right dialogs, in steps that can be interrupted."""
+"""Trains on right dialogs, in steps that can be interrupted."""
 
 import hashlib
 import json
@@ -11,28 +11,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional
+from torch import Tensor, nn
 
 from constrained_k2.evaluation.sample import Sample
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 from scripts.demo_model.sequences import Sequences
-from scripts.smollm2.adapter import Adapted, save_adapter
+from scripts.smollm2.adapter import save_adapter
 from scripts.smollm2.dialogs import Author
 
-_KEPT = 20  # steps between two saved states
+_KEPT = 10  # steps between two saved states
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """The numbers that the trained weights depend on; the versions of their data are in ``scripts/data.json``."""
 
-    steps: int = 600
+    steps: int = 150
     dialogs: int = 8  # of a step
     longest: int = 640  # tokens of a dialog; longer ones are left out
     rate: float = 1e-3  # of AdamW; it falls linearly to a twentieth
     warm_up: int = 20  # steps in which the rate rises to it
     seed: int = 0
+
+
+HEAD_RECIPE = Recipe(steps=200, seed=1)
+"""Of the EAGLE-3 head: other dialogs than the adapter's."""
 
 
 class Written:
@@ -57,23 +60,21 @@ class Written:
         return self._digest.hexdigest()
 
 
-def loss_of(model: Adapted, ids: Sequence[int], written: Sequence[bool]) -> Tensor:
-    """Return the sum of the cross-entropies of the tokens that the assistant writes, in nats."""
-    flags = torch.tensor(written[1:])
-    targets = torch.tensor(ids[1:])[flags]
-    hidden = model(torch.tensor([ids[:-1]]))[0][flags]
-    return functional.cross_entropy(model.embedding.logits(hidden), targets, reduction="sum")
+def train(  # noqa: PLR0913, PLR0917 - what is trained, on what, how and where
+    trained: dict[str, nn.Parameter],
+    loss_of: Callable[[Sequence[int], Sequence[bool]], Tensor],
+    written: Written,
+    recipe: Recipe,
+    out: Path,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Train to the recipe's last step, from a saved state beside ``out`` if there is one, and write the file ``out``.
 
-
-def train(model: Adapted, written: Written, recipe: Recipe, folder: Path, say: Callable[[str], None] = print) -> None:
-    """Train to the recipe's last step, from the state in ``folder`` if there is one, and write the adapter there.
-
-    Each saved state adds a line to ``training.jsonl``: its step, and since the line before the mean loss of a token the
-    assistant writes, the tokens read and the seconds taken.
+    ``loss_of`` gives the sum of the losses of a dialog's written tokens. Each saved state adds a line to a log beside
+    ``out``: its step, and since the line before the mean loss of such a token, the tokens read and the seconds taken.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    state, log = folder / "state.pt", folder / "training.jsonl"
-    trained = model.trained()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    state, log = out.with_suffix(".state"), out.with_suffix(".jsonl")
     optimizer = torch.optim.AdamW(trained.values(), lr=recipe.rate, weight_decay=0.0, betas=(0.9, 0.98))
     dialogs = iter(written)
     first = _resume(state, recipe, trained, optimizer)
@@ -84,7 +85,7 @@ def train(model: Adapted, written: Written, recipe: Recipe, folder: Path, say: C
         batch = list(islice(dialogs, recipe.dialogs))
         count = sum(sum(flags[1:]) for _, flags in batch)
         for ids, flags in batch:
-            loss = loss_of(model, ids, flags)
+            loss = loss_of(ids, flags)
             (loss / count).backward()
             losses += loss.item()
         torch.nn.utils.clip_grad_norm_(trained.values(), 1.0)
@@ -104,7 +105,7 @@ def train(model: Adapted, written: Written, recipe: Recipe, folder: Path, say: C
             )
             since, losses, tokens, read = time.monotonic(), 0.0, 0, 0
     facts = {"recipe": json.dumps(asdict(recipe)), "dialogs_sha256": written.digest}
-    save_adapter(folder / "adapter.safetensors", trained, facts)
+    save_adapter(out, trained, facts)
 
 
 def _rate(recipe: Recipe, step: int) -> float:

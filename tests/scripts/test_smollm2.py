@@ -1,6 +1,8 @@
 """SmolLM2 learns from right dialogs, none of them a test; its adapter is trained, written and merged as one."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -8,16 +10,18 @@ from typing import Any
 import pytest
 import torch
 from jsonschema import Draft202012Validator
+from safetensors.torch import load_file
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from scripts.smollm2.adapter import Adapted, load_adapter, merged, save_adapter
 from scripts.smollm2.base import GGUF, Base, read_base
 from scripts.smollm2.dialogs import Author, right_calls
+from scripts.smollm2.eagle import Head, loss_of, states_of, write_head
 from scripts.smollm2.leaderboard import Leaderboard
 from scripts.smollm2.questions import WHEEL, Questions, questions
 from scripts.smollm2.tokenizer import NAMES, write_tokenizer
-from scripts.smollm2.training import Recipe, loss_of, train
+from scripts.smollm2.training import Recipe, train
 from tests.data import fetched
 
 pytestmark = pytest.mark.slow  # they read 2 MB of questions, or 98 MB of weights
@@ -31,7 +35,10 @@ SMALL = {
     "num_key_value_heads": 1,
     "head_dim": 8,
     "tie_word_embeddings": True,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e4,
 }
+OTHERS = {"max_position_embeddings": 128, "hidden_act": "silu", "torch_dtype": "bfloat16"}
 
 
 @pytest.fixture(scope="module")
@@ -103,17 +110,27 @@ class Dialogs(list[Any]):
 def test_an_interrupted_training_ends_as_another(small: Base, tmp_path: Path) -> None:
     recipe = Recipe(steps=3, dialogs=2, warm_up=1)
     dialogs = Dialogs(written(6))
-    train(Adapted(small), dialogs, recipe, tmp_path / "whole", say=lambda line: None)  # type: ignore[arg-type]
+    trained(small, dialogs, recipe, tmp_path / "whole" / "adapter.safetensors")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("scripts.smollm2.training._KEPT", 1)
         with pytest.raises(RuntimeError, match="enough"):
-            train(Adapted(small), dialogs, recipe, tmp_path / "parts", say=stopping_at(2))  # type: ignore[arg-type]
-        train(Adapted(small), dialogs, recipe, tmp_path / "parts", say=lambda line: None)  # type: ignore[arg-type]
+            trained(small, dialogs, recipe, tmp_path / "parts" / "adapter.safetensors", stopping_at(2))
+        trained(small, dialogs, recipe, tmp_path / "parts" / "adapter.safetensors")
     whole, parts = (load_adapter(tmp_path / name / "adapter.safetensors") for name in ("whole", "parts"))
     assert whole.keys() == parts.keys()
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
     with pytest.raises(ValueError, match="another recipe"):
-        train(Adapted(small), dialogs, Recipe(steps=4), tmp_path / "whole", say=lambda line: None)  # type: ignore[arg-type]
+        trained(small, dialogs, Recipe(steps=4), tmp_path / "whole" / "adapter.safetensors")
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+def trained(base: Base, dialogs: Any, recipe: Recipe, out: Path, say: Callable[[str], None] = quiet) -> Adapted:
+    model = Adapted(base)
+    train(model.trained(), model.loss_of, dialogs, recipe, out, say)
+    return model
 
 
 def stopping_at(step: int) -> Any:
@@ -125,12 +142,11 @@ def stopping_at(step: int) -> Any:
 
 
 def test_what_is_merged_answers_as_what_was_trained(small: Base, tmp_path: Path) -> None:
-    model = Adapted(small)
     dialogs = written(24)
-    before = sum(loss_of(model, *dialog).item() for dialog in dialogs[:2])
-    train(model, Dialogs(dialogs), Recipe(steps=12, dialogs=2, rate=1e-2, warm_up=1), tmp_path, say=lambda line: None)  # type: ignore[arg-type]
-    after = sum(loss_of(model, *dialog).item() for dialog in dialogs[:2])
-    assert after < before
+    before = sum(Adapted(small).loss_of(*dialog).item() for dialog in dialogs[:2])
+    recipe = Recipe(steps=12, dialogs=2, rate=1e-2, warm_up=1)
+    model = trained(small, Dialogs(dialogs), recipe, tmp_path / "adapter.safetensors")
+    assert sum(model.loss_of(*dialog).item() for dialog in dialogs[:2]) < before
     plain = LlamaForCausalLM(LlamaConfig(**SMALL))
     plain.load_state_dict(dict(merged(small, load_adapter(tmp_path / "adapter.safetensors"))), strict=False)
     ids = torch.tensor([[*NAMES, 20, 40]])
@@ -139,11 +155,35 @@ def test_what_is_merged_answers_as_what_was_trained(small: Base, tmp_path: Path)
 
 
 def test_an_adapter_is_written_in_a_byte_a_weight(small: Base, tmp_path: Path) -> None:
-    trained = {name: torch.randn_like(weight) for name, weight in Adapted(small).trained().items()}
-    save_adapter(tmp_path / "adapter.safetensors", trained, {"of": "a test"})
+    weights = {name: torch.randn_like(weight) for name, weight in Adapted(small).trained().items()}
+    weights |= {"norm": torch.ones(16) + torch.randn(16) / 100}
+    save_adapter(tmp_path / "adapter.safetensors", weights, {"of": "a test"})
     read = load_adapter(tmp_path / "adapter.safetensors")
-    for name, weight in trained.items():
+    assert read.keys() == weights.keys()
+    for name, weight in weights.items():
         assert (read[name] - weight).abs().max() <= weight.abs().max() / 100
+
+
+def test_drafts_are_of_the_past_alone(small: Base) -> None:
+    model, head = Adapted(small), Head(small.config)
+    ids = torch.randint(0, 64, (12,), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        whole = head.drafts(model, ids, states_of(model, ids)[0])
+        for length in (5, 9):
+            part = head.drafts(model, ids[:length], states_of(model, ids[:length])[0])
+            for number in range(len(part)):
+                torch.testing.assert_close(part[number][number:], whole[number][number : length - 1])
+
+
+def test_a_head_learns_what_its_model_says(small: Base, tmp_path: Path) -> None:
+    model, head = Adapted(small), Head(small.config)
+    dialogs = written(80)
+    before = sum(loss_of(model, head, *dialog).item() for dialog in dialogs[:4])
+    recipe = Recipe(steps=40, dialogs=2, rate=1e-2, warm_up=1)
+    train(head.trained(), partial(loss_of, model, head), Dialogs(dialogs), recipe, tmp_path / "head.safetensors", quiet)  # type: ignore[arg-type]
+    assert sum(loss_of(model, head, *dialog).item() for dialog in dialogs[:4]) < before
+    directory = write_head(tmp_path / "head", SMALL | OTHERS, tmp_path / "head.safetensors")
+    assert load_file(directory / "model.safetensors").keys() == head.trained().keys()
 
 
 def test_the_base_model_speaks(tmp_path: Path) -> None:
