@@ -18,11 +18,12 @@ from constrained_k2.evaluation.ab.figures import totals
 from constrained_k2.evaluation.ab.loaders import numbered_keys
 from constrained_k2.evaluation.ab.results import score
 from constrained_k2.evaluation.ab.runner import Limits
-from constrained_k2.evaluation.demo.comparison import TEMPERATURE, DemoRun, Served, demo_samples
+from constrained_k2.evaluation.ab.serving import TEMPERATURE, Sending, Served
 from constrained_k2.evaluation.sample import Sample, key_of
 from constrained_k2.evaluation.server import CONSTRAINED_FLAGS
 from constrained_k2.schema.undeclared_keys import UNDECLARED_KEYS
 from constrained_k2.vllm_plugin.settings import UNDECLARED_KEYS_KEY
+from scripts.demo_model.shipped import build_demo_model, demo_samples
 
 ARMS = tuple(
     Arm(setting, preset="constrained", body={"vllm_xargs": {UNDECLARED_KEYS_KEY: setting}})
@@ -40,7 +41,8 @@ def main() -> int:
     sampling = Sampling(TEMPERATURE, repetitions=options.repetitions)
     source = f"{options.requests} held-out requests of the demo model, without additionalProperties"
     directory = begin(options.output, source, numbered_keys(map(opened, demo_samples(options.requests))), sampling)
-    DemoRun(directory, Limits(), is_shown=sys.stderr.isatty()).run([Served("server", CONSTRAINED_FLAGS, ARMS)])
+    model = build_demo_model(options.output / "model")
+    Sending(directory, Limits(), is_shown=sys.stderr.isatty()).serve(model, [Served("server", CONSTRAINED_FLAGS, ARMS)])
     results = score(directory, baseline=ARMS[0].name)
     for name in results.arms:
         counts, undeclared = totals(results.rows(name)), sum(_undeclared(directory, name))

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compare a small trained model on real vLLM servers: unconstrained, constrained, and with vLLM's own strict level.
-# Options are passed to `constrained-k2 demo` (see --help).
+# Options are those of scripts/demo.py (see --help).
 set -euo pipefail
 EXTRAS=demo
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
-exec "$PYTHON" -m constrained_k2 demo "$@"
+exec "$PYTHON" -m scripts.demo "$@"

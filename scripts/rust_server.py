@@ -12,8 +12,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from constrained_k2.evaluation.bundled import build_demo_model
 from constrained_k2.evaluation.server import ADOPTED_FLAGS, VllmServer, rust_front_end
+from scripts.demo_model.shipped import build_demo_model
 from scripts.fetch_data import MANIFEST, data_path
 
 RUST_FRONT_END: str = next(iter(MANIFEST["wheels"][0]["files"]))

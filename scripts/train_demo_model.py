@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-from constrained_k2.evaluation.bundled import HELD_OUT
 from scripts.demo_model.dialogs import drawn_samples
 from scripts.demo_model.serving import ship
+from scripts.demo_model.shipped import HELD_OUT
 from scripts.demo_model.training import RECIPES, Recipe, train_and_write
 from scripts.demo_model.wire_formats import SURFACES
 

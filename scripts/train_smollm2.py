@@ -47,14 +47,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as tokenizer:
         write_tokenizer(Path(tokenizer), gguf)
         written = Written(questions().learnt, Vocabulary.from_pretrained(tokenizer), recipe)
-    base = read_base(gguf)
+    base, say = read_base(gguf), partial(print, flush=True)
     model, out = Adapted(base, recipe.seed), options.folder / shipped.name
     if options.head:
         model.load(load_adapter(ADAPTER))
         head = Head(base.config, recipe.seed)
-        train(head.trained(), partial(loss_of, model, head), written, recipe, out)
+        train(head.trained(), partial(loss_of, model, head), written, recipe, out, say)
     else:
-        train(model.trained(), model.loss_of, written, recipe, out)
+        train(model.trained(), model.loss_of, written, recipe, out, say)
     if options.ship:
         for suffix in (".safetensors", ".jsonl"):
             shutil.copyfile(out.with_suffix(suffix), shipped.with_suffix(suffix))

@@ -16,9 +16,10 @@ import httpx
 
 from benchmarks.report import table
 from benchmarks.servers.harness import FLOAT32, answers
-from constrained_k2.evaluation.bundled import HELD_OUT, build_demo_model, bundled_bodies
+from constrained_k2.evaluation.bundled import bundled_bodies
 from constrained_k2.evaluation.server import API_SERVER, BACKEND_FLAGS, VllmServer
 from constrained_k2.evaluation.server_metrics import parse_counters, total
+from scripts.demo_model.shipped import HELD_OUT, build_demo_model
 
 _NO_GRAMMAR_DRAFTS = ("--additional-config", json.dumps({"constrained_k2": {"drafts": False}}))
 _COUNTERS = ("generation_tokens", "spec_decode_num_accepted_tokens", "spec_decode_num_draft_tokens")

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
-from constrained_k2.evaluation.bundled import HELD_OUT, bundled_bodies
+from constrained_k2.evaluation.bundled import bundled_bodies
 from constrained_k2.formats.kimi_k2 import BASE_SIZE
 from constrained_k2.formats.kimi_k3 import SPECIAL_TOKENS
 from constrained_k2.prompts.prompt import PromptRenderer, Renderer
@@ -22,6 +22,7 @@ from constrained_k2.prompts.xtml.turn import render_turn
 from constrained_k2.request.spec import ToolCall
 from constrained_k2.turn.drafts.drafter import Drafter
 from constrained_k2.turn.matcher import ToolCallMatcher
+from scripts.demo_model.shipped import HELD_OUT
 
 Propose = Callable[[int], list[int]]
 """Drafts at most so many tokens after the tokens that the matcher has accepted."""

@@ -16,8 +16,7 @@ from benchmarks.front_ends.raw import Judged, judge_raw
 from benchmarks.report import line, table
 from benchmarks.servers.harness import answers
 from constrained_k2 import Vocabulary
-from constrained_k2.evaluation.bundled import build_demo_model
-from constrained_k2.evaluation.demo.comparison import TEMPERATURE, demo_samples
+from constrained_k2.evaluation.ab.serving import TEMPERATURE
 from constrained_k2.evaluation.sample import Sample
 from constrained_k2.evaluation.server import (
     ADOPTED_FLAGS,
@@ -28,6 +27,7 @@ from constrained_k2.evaluation.server import (
     rust_front_end,
     with_settings,
 )
+from scripts.demo_model.shipped import build_demo_model, demo_samples
 from scripts.fetch_data import data_path
 from scripts.rust_server import RUST_FRONT_END
 

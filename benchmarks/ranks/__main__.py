@@ -13,8 +13,8 @@ from pathlib import Path
 from benchmarks.ranks.run import ARMS, STOCK, Row, greedy_samples, measure
 from benchmarks.ranks.topologies import ONE_RANK, TOPOLOGIES
 from benchmarks.report import table
-from constrained_k2.evaluation.bundled import build_demo_model
 from constrained_k2.testing import build_model
+from scripts.demo_model.shipped import build_demo_model
 
 SEVERAL = ("tensor parallel 2", "data parallel 2")
 

@@ -8,10 +8,11 @@ from typing import Any
 from benchmarks.ranks.topologies import ONE_RANK, TOPOLOGIES
 from benchmarks.servers.harness import FLOAT32, SERVERS, answers
 from constrained_k2.evaluation.answer import Record, read_whole
-from constrained_k2.evaluation.bundled import HELD_OUT, bundled_bodies
+from constrained_k2.evaluation.bundled import bundled_bodies
 from constrained_k2.evaluation.judge import FORM, judge
 from constrained_k2.evaluation.sample import Sample, read_sample
 from constrained_k2.evaluation.server import with_settings
+from scripts.demo_model.shipped import HELD_OUT
 
 _MAX_TOKENS = 400
 _RESERVE = 200  # finish reserve in tokens: without it the random model does not end its calls

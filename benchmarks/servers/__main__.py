@@ -20,10 +20,11 @@ import httpx
 from benchmarks.report import table
 from benchmarks.servers.harness import FLOAT32, Ratio, named, paired, running, taking_turns, turned
 from benchmarks.servers.new_tools import extended
-from constrained_k2.evaluation.bundled import HELD_OUT, build_demo_model, bundled_bodies
+from constrained_k2.evaluation.bundled import bundled_bodies
 from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.evaluation.server_metrics import growth, parse_counters, total
 from constrained_k2.testing import build_model
+from scripts.demo_model.shipped import HELD_OUT, build_demo_model
 
 _MAX_TOKENS = 64
 _ROWS = 32

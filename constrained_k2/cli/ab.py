@@ -9,8 +9,8 @@ An arm is unconstrained, constrained, nearest, llguidance or xgrammar; NAME=URL;
 Exit code 1 if a constrained arm wrote something wrong in form, omitted a required call, got no answer, or is worse than
 the baseline in any figure that the report calls better or worse (99 % interval of the difference); 2 for bad use.
 
-example: constrained-k2 ab    (a small trained model on vLLM servers of this machine, with vLLM's strict level)
-or: constrained-k2 ab http://localhost:8000 --samples samples.jsonl --temperature 0.6
+example: constrained-k2 ab http://localhost:8000 --samples samples.jsonl --temperature 0.6
+or: constrained-k2 ab --serve checkpoint/    (a small one, on vLLM servers of this machine, with vLLM's strict level)
 or, with a third arm: --arm unconstrained --arm constrained --arm stock=http://localhost:8001
 """
 
@@ -37,12 +37,14 @@ if TYPE_CHECKING:
     from constrained_k2.evaluation.sample import Sample
 
 _NAME_A_SERVER = "Give a server's address, or --arm NAME=URL"
+_DEMO = "scripts/demo.sh in a clone of the repository makes a small model, serves it and compares"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
     add = parser.add_argument
     add("url", metavar="URL", nargs="?", help="the server of arms without an address")
+    add("--serve", type=Path, metavar="DIR", help="a checkpoint to serve here: three arms of ours, vLLM's strict level")
     add("--arm", action="append", default=[], help="repeatable (default: unconstrained and constrained)")
     add("--baseline", metavar="NAME", help="the arm to compare with (default: unconstrained)")
     add("--model", help="the requested model (default: each server's first)")
@@ -53,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--format", choices=WIRE_FORMATS, default="kimi-k2", help=formats)
     add("--output", type=Path, default=Path("ab_output"), help="directory (default: %(default)s)")
     add("--repetitions", type=positive, default=1, help="of each sample (default: %(default)s)")
-    add("--temperature", type=float, help="(default: the sample's, or the server's; 0.7 for the model served here)")
+    add("--temperature", type=float, help="(default: the sample's, or the server's; 0.7 with --serve)")
     add("--max-tokens", type=positive, default=2048, help="of samples without a limit")
     add("--seed", type=int, default=0, help="of sampling, bundled samples and intervals")
     again = "samples that the constrained arm is asked again, for what the constraint changed (default: %(default)s)"
@@ -91,36 +93,29 @@ def _send(options: argparse.Namespace) -> "RunDirectory":
     from constrained_k2.evaluation.ab.directory import Sampling, begin
     from constrained_k2.evaluation.ab.loaders import numbered_keys
     from constrained_k2.evaluation.ab.runner import Limits
-    from constrained_k2.evaluation.demo.comparison import DEMOS, TEMPERATURE, DemoRun
+    from constrained_k2.evaluation.ab.serving import TEMPERATURE, Sending
     from constrained_k2.vocabulary.vocabulary import Vocabulary
 
     if not 0 < options.timeout < math.inf:
         raise InvalidRequest("must be more than 0 and finite", "--timeout")
     limits = Limits(seconds=options.timeout, concurrency=options.concurrency)
     wire_format = WIRE_FORMATS[options.format]
-    demo = DEMOS[wire_format.name]
-    is_demo = options.url is None and not options.arm
-    temperature = TEMPERATURE if is_demo and options.temperature is None else options.temperature
+    _check_servers(options)
+    is_served = options.serve is not None
+    temperature = TEMPERATURE if is_served and options.temperature is None else options.temperature
     sampling = Sampling(temperature, options.max_tokens, options.repetitions, options.seed)
     source = f"{options.count} bundled samples" if options.samples is None else str(options.samples)
-    if is_demo:
-        for name in ("torch", "vllm"):
-            if find_spec(name) is None:
-                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        _refuse(options, ("samples", "official", "model"), "no server is named", _NAME_A_SERVER)
-        source = f"{options.count} held-out requests of the demo model for {wire_format.name}"
-    arms = [] if is_demo else _arms(options)
-    samples = demo.samples(options.count, options.seed) if is_demo else _samples(options)
-    directory = begin(options.output, source, numbered_keys(samples), sampling, wire_format)
+    arms = [] if is_served else _arms(options)
+    directory = begin(options.output, source, numbered_keys(_samples(options)), sampling, wire_format)
     for line in directory.bad_lines[1]:
         print(f"constrained-k2: {source}: {line}", file=sys.stderr)
     how: dict[str, Any] = {"limits": limits, "retry_failed": options.retry_failed, "explained": options.explained}
     say = partial(print, file=sys.stderr, flush=True)
-    sent = DemoRun(directory, **how, is_shown=not options.json, say=say)
+    sent = Sending(directory, **how, is_shown=not options.json, say=say)
     with _file_errors_named(directory.path):
-        if is_demo:
+        if is_served:
             try:
-                sent.run()
+                sent.serve(options.serve)
             except RuntimeError as error:
                 raise InvalidRequest(str(error), "vLLM on this machine") from error
         else:
@@ -141,6 +136,21 @@ def _file_errors_named(path: Path) -> Iterator[None]:
         failed = failed.exceptions[0]
     if failed is not None:  # raised inside ``except*``, it would become a group
         raise InvalidRequest(f"cannot be read or written: {failed}", str(path), "The same command resumes") from failed
+
+
+def _check_servers(options: argparse.Namespace) -> None:
+    if options.serve is None:
+        if options.url is None and not options.arm:
+            raise InvalidRequest("no server is named", "URL", f"{_NAME_A_SERVER}, or --serve DIR; {_DEMO}")
+        return
+    _refuse(options, ("url", "model"), "--serve starts servers of its own", "Leave one of them out")
+    if options.arm:
+        raise InvalidRequest("--serve starts servers of its own", "--arm", "Leave one of them out")
+    if not (options.serve / "config.json").is_file():
+        raise InvalidRequest(f"{options.serve} holds no checkpoint", "--serve", f"Name its directory; {_DEMO}")
+    for name in ("torch", "vllm"):
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def _arms(options: argparse.Namespace) -> "list[Arm]":

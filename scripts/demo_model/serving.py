@@ -8,11 +8,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from constrained_k2.evaluation.bundled import SHIPPED_FILES
 from constrained_k2.formats.kimi_k2 import BOS, PAD
 from constrained_k2.testing.tokenization_kimi import read_ranks
 from constrained_k2.testing.tokenizer import WireFormatName, write_tokenizer
 from scripts.demo_model.shape import SERVED_LATENT, SERVED_ROTARY, Shape
+from scripts.demo_model.shipped import SHIPPED_FILES
 from scripts.demo_model.wire_formats import SURFACES
 
 

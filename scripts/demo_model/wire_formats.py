@@ -7,7 +7,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from constrained_k2.evaluation.bundled import DEMO_MODELS, DemoModel
 from constrained_k2.formats import kimi_k2, kimi_k3
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.prompts.prompt import PromptRenderer, Renderer
@@ -15,6 +14,7 @@ from constrained_k2.prompts.rendered import RenderedPrompt
 from constrained_k2.prompts.xtml import XtmlRenderer
 from constrained_k2.testing.tokenizer import WireFormatName
 from constrained_k2.vocabulary.vocabulary import Vocabulary
+from scripts.demo_model.shipped import DEMO_MODELS, DemoModel
 
 
 @dataclass(frozen=True, slots=True)

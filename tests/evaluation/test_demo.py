@@ -1,6 +1,7 @@
-"""The A/B without a server: its servers and arms, and that it goes on where it was."""
+"""An A/B that serves a checkpoint: its servers and arms, and that it goes on where it was; the demo."""
 
 import json
+import lzma
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -8,17 +9,21 @@ from typing import Any, ClassVar, Self
 
 import pytest
 
+import constrained_k2
 from constrained_k2 import Vocabulary
 from constrained_k2.cli import main
 from constrained_k2.cli.reading import WIRE_FORMATS
 from constrained_k2.errors import InvalidRequest
+from constrained_k2.evaluation.ab import serving
 from constrained_k2.evaluation.ab.directory import Sampling, begin
 from constrained_k2.evaluation.ab.report.examples import contrast
 from constrained_k2.evaluation.ab.results import score
 from constrained_k2.evaluation.ab.runner import Limits
+from constrained_k2.evaluation.ab.serving import SERVERS, Sending
 from constrained_k2.evaluation.answer import SUCCESS
-from constrained_k2.evaluation.demo import comparison
-from constrained_k2.evaluation.demo.comparison import DEMOS, DemoRun, demo_samples
+from constrained_k2.testing.tokenizer import WireFormatName
+from scripts import demo
+from scripts.demo_model.shipped import DEMO_MODELS, build_demo_model, demo_samples
 from tests.evaluation.fake_endpoint import FakeEndpoint
 from tests.evaluation.test_ab_results import BAD, GOOD, saved
 
@@ -49,19 +54,23 @@ class FakeServer:
         return self.endpoint.url
 
 
-@pytest.mark.parametrize(("family", "builtin"), [("Kimi K2", "kimi_k2"), ("Kimi K3", "kimi_k3")])
+K2, K3 = DEMO_MODELS["kimi_k2"].wire_format, DEMO_MODELS["kimi_k3"].wire_format
+
+
+@pytest.mark.parametrize("builtin", ["kimi_k2", "kimi_k3"])
 def test_every_arm_is_asked_once_whatever_ended_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, builtin: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, builtin: WireFormatName
 ) -> None:
-    monkeypatch.setattr(comparison, "VllmServer", FakeServer)
+    monkeypatch.setattr(serving, "VllmServer", FakeServer)
     monkeypatch.setattr(FakeServer, "started", [])
-    monkeypatch.setattr(FakeServer, "model_family", family)
-    demo = DEMOS[family]
-    directory = begin(tmp_path / "run", "test", demo.samples(6), Sampling(), demo.wire_format)
-    demo_run = DemoRun(directory, Limits(), is_shown=False, say=lambda _: None)
-    demo_run.run(demo.servers[:1])  # as if it had been ended before the second server
-    demo_run.run()
-    demo_run.run()
+    wire_format = DEMO_MODELS[builtin].wire_format
+    monkeypatch.setattr(FakeServer, "model_family", wire_format.name)
+    directory = begin(tmp_path / "run", "test", demo_samples(6, wire_format=builtin), Sampling(), wire_format)
+    model = build_demo_model(tmp_path / "model", builtin)
+    sending = Sending(directory, Limits(), is_shown=False, say=lambda _: None)
+    sending.serve(model, SERVERS[wire_format.name][:1])  # as if it had been ended before the second server
+    sending.serve(model)
+    sending.serve(model)
     assert FakeServer.started == [
         ("constrained_k2", "kimi_constrained", {}),
         ("vllm_strict", builtin, {"VLLM_PLUGINS": "none"}),
@@ -73,36 +82,68 @@ def test_every_arm_is_asked_once_whatever_ended_the_run(
     assert int(results.paired.sum()) == 6
 
 
-def test_every_format_of_the_command_line_has_a_demo() -> None:
-    assert DEMOS.keys() == {known.name for known in WIRE_FORMATS.values()}
-    k2, k3 = DEMOS.values()
-    for server in k3.servers:
+def test_every_format_of_the_command_line_has_servers_and_a_demo() -> None:
+    assert SERVERS.keys() == {known.name for known in WIRE_FORMATS.values()}
+    assert {model.wire_format.name for model in DEMO_MODELS.values()} == SERVERS.keys()
+    for server in SERVERS[K3.name]:
         assert [server.flags[server.flags.index(flag) + 1] for flag in ("--tokenizer-mode", "--reasoning-parser")] == [
             "kimi_k3",
             "kimi_k3",
         ]
-    for plain, xtml in zip(k2.samples(5), k3.samples(5), strict=True):
+    for plain, xtml in zip(demo_samples(5), demo_samples(5, wire_format="kimi_k3"), strict=True):
         assert xtml.body == plain.body | {"chat_template_kwargs": {"thinking": False}}  # as in training
 
 
 def test_a_run_goes_on_with_the_same_models_alone(tmp_path: Path) -> None:
-    k2, k3 = DEMOS.values()
-    begin(tmp_path / "run", "test", k2.samples(2), Sampling(), k2.wire_format)
+    begin(tmp_path / "run", "test", demo_samples(2), Sampling(), K2)
     with pytest.raises(InvalidRequest, match="other models"):
-        begin(tmp_path / "run", "test", k2.samples(2), Sampling(), k3.wire_format)
-    assert begin(tmp_path / "run", "test", k2.samples(2), Sampling()).wire_format == k2.wire_format
+        begin(tmp_path / "run", "test", demo_samples(2), Sampling(), K3)
+    assert begin(tmp_path / "run", "test", demo_samples(2), Sampling()).wire_format == K2
 
 
-def test_a_server_that_does_not_come_up_is_named(
+class Broken(FakeServer):
+    def __enter__(self) -> Self:
+        raise RuntimeError("the server ended with 1")
+
+
+def demonstrate(monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
+    """Run scripts/demo.py."""
+    monkeypatch.setattr("sys.argv", ["demo.py", *options])
+    return demo.main()
+
+
+def test_the_demo_makes_its_model_and_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Broken(FakeServer):
-        def __enter__(self) -> Self:
-            raise RuntimeError("the server ended with 1")
-
-    monkeypatch.setattr(comparison, "VllmServer", Broken)
-    assert main(["ab", "--count", "2", "--output", str(tmp_path / "run"), "--json"]) == 2
+    monkeypatch.setattr(serving, "VllmServer", Broken)
+    assert demonstrate(monkeypatch, "--requests=2", f"--output={tmp_path}") == 2
     assert "vLLM on this machine: the server ended with 1" in capsys.readouterr().err
+    assert len((tmp_path / "samples.jsonl").read_text().splitlines()) == 2
+
+
+def test_the_package_is_small() -> None:
+    files = [
+        path for path in Path(constrained_k2.__file__).parent.rglob("*") if path.is_file() and path.suffix != ".pyc"
+    ]
+    assert sum(len(lzma.compress(path.read_bytes(), preset=1)) for path in files) < 1_200_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["ab"], ["no server is named", "scripts/demo.sh"]),
+        (["ab", "--serve", "{}"], ["holds no checkpoint", "scripts/demo.sh"]),
+        (["ab", "http://x", "--serve", "{}"], ["--serve starts servers of its own"]),
+        (["ab", "--arm", "a=http://x", "--serve", "{}"], ["--serve starts servers of its own"]),
+        (["demo", "--output", "{}"], ["the package does not hold it", "scripts/demo.sh"]),
+    ],
+)
+def test_where_the_model_comes_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: list[str]
+) -> None:
+    assert main([argument.format(tmp_path) for argument in arguments]) == 2
+    error = capsys.readouterr().err
+    assert all(part in error for part in said), error
 
 
 def test_samples_know_their_answers() -> None:
@@ -134,12 +175,11 @@ def test_what_is_shown_is_wrong_in_form_and_set_right(tmp_path: Path) -> None:
     ("wire_format", "count"), [("kimi-k2", 24), pytest.param("kimi-k3", 12, marks=pytest.mark.only_all)]
 )
 def test_the_demo_model_on_real_servers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], wire_format: str, count: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wire_format: str, count: int
 ) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed")
-    command = ["ab", "--format", wire_format, "--count", str(count), "--output", str(tmp_path / "run"), "--json"]
-    code = main(command)
-    scores = json.loads(capsys.readouterr().out)
+    code = demonstrate(monkeypatch, f"--format={wire_format}", f"--requests={count}", f"--output={tmp_path}")
+    scores = json.loads((tmp_path / "scores.json").read_text())
     assert code == int(bool(scores["findings"]))
     assert scores["paired_samples"] == count
     assert 0 <= scores["masked_argmax_share"] < 1  # the server's metrics have the names that are looked for

@@ -9,13 +9,14 @@ from typing import Any
 import jsonschema
 import pytest
 
-from constrained_k2.evaluation.bundled import HELD_OUT, bundled_bodies
+from constrained_k2.evaluation.bundled import bundled_bodies
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.prompts import repair_messages
 from constrained_k2.request.spec import ToolCallSpec
 from scripts.demo_model.catalogue import TOOLS, Declared
 from scripts.demo_model.dialogs import Author, answered_dialogs, arguments_text, drawn_samples
 from scripts.demo_model.faults import Faults
+from scripts.demo_model.shipped import HELD_OUT
 from scripts.demo_model.values import Draw, is_held_out
 
 SAMPLES = list(drawn_samples(400, seed=3))

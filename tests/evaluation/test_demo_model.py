@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, DeepseekV3Config, DeepseekV3ForCausalLM
 
 from constrained_k2 import Vocabulary
-from constrained_k2.evaluation.bundled import DEMO_MODELS, build_demo_model
 from constrained_k2.formats import kimi_k3
 from constrained_k2.testing.tokenization_kimi import read_ranks
 from constrained_k2.testing.tokenizer import WireFormatName
@@ -23,6 +22,7 @@ from scripts.demo_model.network import Network
 from scripts.demo_model.sequences import IGNORED, Sequences
 from scripts.demo_model.serving import ship, write_model
 from scripts.demo_model.shape import Shape
+from scripts.demo_model.shipped import DEMO_MODELS, build_demo_model
 from scripts.demo_model.start import lay_out_copying
 from scripts.demo_model.tokenizer import demo_vocabulary
 from scripts.demo_model.training import RECIPES, Recipe, measure, train_and_write
