@@ -3,9 +3,11 @@
 The two parts share neither a question's text nor a function, by its name or by way of questions that declare several.
 """
 
+import itertools
 import json
+import random
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from constrained_k2.evaluation.ab.loaders import read_samples
@@ -20,6 +22,9 @@ TESTED = ("simple_python", "multiple", "parallel", "parallel_multiple", "irrelev
 
 LIVE = ("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple", "live_irrelevance")
 """Categories of users' questions. A question is learnt from if it shares no function with a test of ``TESTED``."""
+
+
+_MOST_CHARACTERS = 4000  # of a test's tools, as JSON
 
 
 class Questions(NamedTuple):
@@ -52,6 +57,22 @@ def questions() -> Questions:
     asked = {_asked(sample) for sample in tests}
     others = (sample for sample in everything if groups.of(sample) not in tested)
     return Questions([sample for sample in others if _asked(sample) not in asked], tests)
+
+
+def drawn_tests(tests: Sequence[Sample], count: int, seed: int = 0) -> list[Sample]:
+    """Return up to ``count`` tests, from each category in turn, without those of long lists of tools.
+
+    Few fit into the demo's time: a list of 4,000 characters takes some 1,000 tokens.
+    """
+    chance = random.Random(seed)  # noqa: S311 - drawing samples
+    queues: dict[str, list[Sample]] = {}
+    for sample in tests:
+        if len(json.dumps(sample.body["tools"])) <= _MOST_CHARACTERS:
+            queues.setdefault(sample.category, []).append(sample)
+    for queue in queues.values():
+        chance.shuffle(queue)
+    drawn = (sample for round_ in itertools.zip_longest(*queues.values()) for sample in round_ if sample is not None)
+    return list(itertools.islice(drawn, count))
 
 
 def _asked(sample: Sample) -> str:
