@@ -46,7 +46,7 @@ def main() -> None:
     gguf = gguf_file()
     with tempfile.TemporaryDirectory() as tokenizer:
         write_tokenizer(Path(tokenizer), gguf)
-        written = Written(questions().learnt, Vocabulary.from_pretrained(tokenizer), recipe)
+        written = Written(questions(), Vocabulary.from_pretrained(tokenizer), recipe)
     base, say = read_base(gguf), partial(print, flush=True)
     model, out = Adapted(base, recipe.seed), options.folder / shipped.name
     if options.head:

@@ -2,13 +2,14 @@
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jsonschema import Draft202012Validator
 
 from constrained_k2.evaluation.sample import ExpectedCall, Sample
 from scripts.demo_model.dialogs import Dialog, answered_dialogs, arguments_text
+from scripts.smollm2.questions import Questions
 
 _GENERATED = 0.2  # share of dialogs with the tools of ``scripts/demo_model``
 _MIXED = 0.4  # share of the others with the tools of another question too
@@ -83,6 +84,10 @@ def _shortened(value: Any) -> Any:
     }
 
 
+def _names(tools: Iterable[Mapping[str, Any]]) -> set[str]:
+    return {tool["function"]["name"] for tool in tools}
+
+
 class _Pool:
     """The questions about one list of tools."""
 
@@ -92,13 +97,15 @@ class _Pool:
 
 
 class Author:
-    """Draws dialogs from questions, endlessly; a seed draws the same ones again."""
+    """Draws dialogs without a function of the tests, endlessly; a seed draws the same ones again."""
 
-    def __init__(self, learnt: Sequence[Sample], seed: int) -> None:
+    def __init__(self, questions: Questions, seed: int) -> None:
         self._chance = random.Random(seed)  # noqa: S311 - drawing samples
-        self._generated = answered_dialogs(seed, held_out=False, turns=3)
+        tested = {name for sample in questions.tests for name in sample.tools}
+        generated = answered_dialogs(seed, held_out=False, turns=3)
+        self._generated = (dialog for dialog in generated if tested.isdisjoint(_names(dialog["tools"])))
         pools: dict[str, _Pool] = {}
-        for sample in learnt:
+        for sample in questions.learnt:
             pool = pools.setdefault(json.dumps(sample.body["tools"]), _Pool())
             if not sample.expected:
                 pool.no_tool.append(sample)
@@ -120,9 +127,8 @@ class Author:
         if called and self._chance.random() < _MIXED:  # what no tool of one list can do, one of the other may
             no_tool = []
             other = self._chance.choice(self._callable)
-            names = {tool["function"]["name"] for tool in tools}
             others = other.called[0][0].body["tools"]
-            if names.isdisjoint(tool["function"]["name"] for tool in others):
+            if _names(tools).isdisjoint(_names(others)):
                 tools, called = tools + others, called + other.called
         self._chance.shuffle(called)
         self._chance.shuffle(no_tool)

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from constrained_k2.evaluation.sample import Sample
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 from scripts.demo_model.sequences import Sequences
 from scripts.smollm2.adapter import save_adapter
 from scripts.smollm2.dialogs import Author
+from scripts.smollm2.questions import Questions
 
 _KEPT = 10  # steps between two saved states
 
@@ -41,9 +41,9 @@ HEAD_RECIPE = Recipe(steps=200, seed=1)
 class Written:
     """The dialogs of a recipe as ids, in order, and a digest of those read so far."""
 
-    def __init__(self, learnt: Sequence[Sample], vocabulary: Vocabulary, recipe: Recipe) -> None:
+    def __init__(self, questions: Questions, vocabulary: Vocabulary, recipe: Recipe) -> None:
         self._sequences = Sequences(vocabulary)
-        self._dialogs = iter(Author(learnt, recipe.seed))
+        self._dialogs = iter(Author(questions, recipe.seed))
         self._longest = recipe.longest
         self._digest = hashlib.sha256()
 

@@ -66,9 +66,10 @@ def test_no_test_is_learnt_from(asked: Questions) -> None:
 
 def test_only_right_dialogs_are_learnt_from(asked: Questions) -> None:
     kinds = set()
-    for dialog in islice(Author(asked.learnt, 3), 400):
+    tested = {name for sample in asked.tests for name in sample.tools}
+    for dialog in islice(Author(asked, 3), 400):
         tools = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in dialog["tools"]}
-        assert len(tools) == len(dialog["tools"])
+        assert len(tools) == len(dialog["tools"]) and tested.isdisjoint(tools)
         made = [call for message in dialog["messages"] for call in message.get("tool_calls", ())]
         kinds.add(min(len(made), 2))
         for index, call in enumerate(made):
