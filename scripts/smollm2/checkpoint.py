@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from scripts.smollm2.adapter import load_adapter, merged
-from scripts.smollm2.base import gguf_file, read_base
+from scripts.smollm2.base import open_gguf, read_base
 from scripts.smollm2.tokenizer import TURN_END, write_tokenizer
 
 ADAPTER = Path(__file__).parent / "adapter.safetensors"
@@ -20,7 +20,7 @@ def write_checkpoint(out: Path, adapter: Path = ADAPTER) -> Path:
 
     Raises ``SystemExit`` if the base model is missing and cannot be downloaded.
     """
-    gguf = gguf_file()
+    gguf = open_gguf()
     out.mkdir(parents=True, exist_ok=True)
     write_tokenizer(out, gguf)
     base = read_base(gguf)

@@ -1,12 +1,12 @@
-"""Gives SmolLM2's tokenizer Kimi K2's special tokens and chat template."""
+"""Writes SmolLM2's tokenizer with Kimi K2's special tokens and chat template."""
 
 import json
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
-from transformers import AutoTokenizer
+from gguf import GGUFReader
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from constrained_k2.formats import kimi_k2
 
@@ -28,35 +28,33 @@ NAMES: Mapping[int, str] = {
 """Special tokens of SmolLM2 that mark files and notebooks -> Kimi's text. Its ``<|im_end|>`` (2) keeps its text."""
 
 TURN_END = 2
+_SPECIAL = 3  # GGUF's type of control tokens
 
 
-def write_tokenizer(out: Path, gguf: Path) -> None:
-    """Write the tokenizer's files into a directory that exists."""
-    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(out)
-    tokenizer = _read(out / "tokenizer.json")
-    renamed = {}
-    for token in tokenizer["added_tokens"]:
-        if token["id"] in NAMES:
-            renamed[token["content"]] = token["content"] = NAMES[token["id"]]
-    ids = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
-    assert all(ids[text] == token_id for token_id, text in NAMES.items())
-    vocabulary = tokenizer["model"]["vocab"]
-    texts = {token_id: text for text, token_id in vocabulary.items()} | dict(NAMES)
-    tokenizer["model"]["vocab"] = {text: token_id for token_id, text in sorted(texts.items())}
-    _write(out / "tokenizer.json", tokenizer)
-    config = _read(out / "tokenizer_config.json")
-    for name in ("chat_template", "added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
-        config.pop(name, None)
-    ends = {"bos_token": kimi_k2.BOS, "eos_token": kimi_k2.TURN_END, "pad_token": kimi_k2.TURN_END}
-    _write(out / "tokenizer_config.json", config | ends)
+def write_tokenizer(out: Path, gguf: GGUFReader) -> None:
+    """Write the tokenizer's files into a directory that exists.
+
+    Digits are tokens of their own, as in the model's training (``smollm`` of llama.cpp's pre-tokenizers).
+    """
+    texts, types, merges = (
+        gguf.fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type", "merges")
+    )
+    texts = [NAMES.get(token_id, text) for token_id, text in enumerate(texts)]
+    vocabulary = {text: token_id for token_id, text in enumerate(texts)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [tuple(merge.split(" ", 1)) for merge in merges]))
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    special = [text for text, kind in zip(texts, types, strict=True) if kind == _SPECIAL]
+    tokenizer.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in special])
+    tokenizer.save(str(out / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": kimi_k2.BOS,
+        "eos_token": kimi_k2.TURN_END,
+        "pad_token": kimi_k2.TURN_END,
+        "clean_up_tokenization_spaces": False,
+    }
+    (out / "tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n", "utf-8")
     template = (files("constrained_k2.testing") / "chat_template.jinja").read_text("utf-8")
     (out / "chat_template.jinja").write_text(template, "utf-8")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    return found
-
-
-def _write(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", "utf-8")

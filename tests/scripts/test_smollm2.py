@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from scripts.smollm2.adapter import Adapted, load_adapter, merged, save_adapter
-from scripts.smollm2.base import GGUF, Base, read_base
+from scripts.smollm2.base import GGUF, Base, open_gguf, read_base
 from scripts.smollm2.dialogs import Author, right_calls
 from scripts.smollm2.eagle import Head, loss_of, states_of, write_head
 from scripts.smollm2.leaderboard import Leaderboard
@@ -188,11 +188,13 @@ def test_a_head_learns_what_its_model_says(small: Base, tmp_path: Path) -> None:
 
 
 def test_the_base_model_speaks(tmp_path: Path) -> None:
-    base = read_base(fetched(GGUF))
+    fetched(GGUF)
+    gguf = open_gguf()
+    base = read_base(gguf)
     model = LlamaForCausalLM(LlamaConfig(**base.config))
     assert model.load_state_dict(base.weights, strict=False).missing_keys == ["lm_head.weight"]
     model.tie_weights()
-    write_tokenizer(tmp_path, fetched(GGUF))
+    write_tokenizer(tmp_path, gguf)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     ids = tokenizer("The capital of France is", return_tensors="pt")["input_ids"]
     said = model.generate(ids, max_new_tokens=2, do_sample=False)
