@@ -102,7 +102,9 @@ def test_ab(python: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_needs_torch_says_which_extra(python: Path, tmp_path: Path) -> None:
-    said = run(python, "-m", "constrained_k2", "demo", "--output", tmp_path / "demo", good=(2,))
+    (tmp_path / "config.json").write_text("{}")
+    options = ("--serve", tmp_path, "--output", tmp_path / "run")
+    said = run(python, "-m", "constrained_k2", "ab", *options, good=(2,))
     assert "pip install 'constrained-k2[vllm]'" in said
 
 

@@ -21,6 +21,7 @@ def test_every_case_is_valid(served: VllmServer, tmp_path: Path) -> None:
     assert result.total == CASES
 
 
+@pytest.mark.only_all
 def test_every_case_is_valid_in_the_format_of_kimi_k3(tmp_path: Path) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed")
     folder = data(FOLDER)
