@@ -1,8 +1,8 @@
 """Ask a pretrained model public questions, constrained and not, and have the leaderboard judge its calls.
 
-The questions are those of the Berkeley function-calling leaderboard whose functions the model never saw. Serves the
-model of scripts/smollm2 in four arms, writes the report of `constrained-k2 ab` into --output, and prints what the
-leaderboard's own checker says. The same command resumes an interrupted run.
+The questions come from the Berkeley function-calling leaderboard; the model has seen none of their functions in its
+training. This serves the model of scripts/smollm2 in four arms, writes the report of `constrained-k2 ab` into --output,
+and prints the judgement of the leaderboard's own checker. The same command resumes an interrupted run.
 
 example: python -m benchmarks.questions --count 1500 --temperature 0
 """
@@ -22,7 +22,7 @@ from constrained_k2.evaluation.ab.report import write_reports
 from constrained_k2.evaluation.ab.results import score
 from constrained_k2.evaluation.ab.runner import Limits
 from constrained_k2.evaluation.ab.serving import TEMPERATURE, Sending
-from constrained_k2.evaluation.answer import Record
+from constrained_k2.evaluation.answer import SUCCESS, Record
 from constrained_k2.evaluation.judge import decode_arguments, judge
 from constrained_k2.evaluation.sample import Sample
 from scripts.smollm2.checkpoint import write_checkpoint
@@ -102,7 +102,7 @@ def judged_by_the_leaderboard(directory: RunDirectory, leaderboard: Leaderboard)
 
 def is_right(leaderboard: Leaderboard, sample: Sample, record: Record) -> bool:
     """Have the leaderboard judge an answer; one that failed or was cut is wrong."""
-    if record.status != "success" or record.is_cut:
+    if record.status != SUCCESS or record.is_cut:
         return False
     return leaderboard.is_right(sample, [(name, decode_arguments(text)[0]) for _, name, text in record.calls])
 

@@ -2,12 +2,15 @@
 
     python -m scripts.train_smollm2                    # the adapter: a few hours on two cores
     python -m scripts.train_smollm2 --head             # the head, for the shipped adapter
-    python -m scripts.train_smollm2 --checkpoint DIR   # no training: write the checkpoint that vLLM serves
+    python -m scripts.train_smollm2 --checkpoint DIR   # no training: write the checkpoint that vLLM serves,
+                                                       # with --head also the head's, into DIR/eagle3
 
-An interrupted training goes on where it was. It writes into build/smollm2; --ship copies the result beside the scripts.
+The same command resumes an interrupted training. The result is written into build/smollm2; --ship copies it beside the
+scripts.
 """
 
 import argparse
+import json
 import shutil
 import tempfile
 from dataclasses import replace
@@ -20,7 +23,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 from scripts.smollm2.adapter import Adapted, load_adapter
 from scripts.smollm2.base import open_gguf, read_base
 from scripts.smollm2.checkpoint import ADAPTER, HEAD, write_checkpoint
-from scripts.smollm2.eagle import Head, loss_of
+from scripts.smollm2.eagle import Head, loss_of, write_head
 from scripts.smollm2.questions import questions
 from scripts.smollm2.tokenizer import write_tokenizer
 from scripts.smollm2.training import HEAD_RECIPE, Recipe, Written, train
@@ -29,7 +32,7 @@ from scripts.smollm2.training import HEAD_RECIPE, Recipe, Written, train
 def main() -> None:
     """Train, or write the checkpoint."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--head", action="store_true", help="train the head")
+    parser.add_argument("--head", action="store_true", help="the EAGLE-3 head instead of the adapter")
     parser.add_argument("--steps", type=int, help="(default: the recipe's)")
     parser.add_argument("--threads", type=int, default=2, help="at most the idle cores (default: %(default)s)")
     parser.add_argument("--folder", type=Path, default=Path("build/smollm2"), help="(default: %(default)s)")
@@ -37,7 +40,9 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="write the checkpoint with the shipped adapter")
     options = parser.parse_args()
     if options.checkpoint:
-        write_checkpoint(options.checkpoint)
+        model = write_checkpoint(options.checkpoint)
+        if options.head:
+            write_head(model / "eagle3", json.loads((model / "config.json").read_text()), HEAD)
         return
     torch.set_num_threads(options.threads)
     recipe, shipped = (HEAD_RECIPE, HEAD) if options.head else (Recipe(), ADAPTER)
@@ -48,13 +53,13 @@ def main() -> None:
         write_tokenizer(Path(tokenizer), gguf)
         written = Written(questions(), Vocabulary.from_pretrained(tokenizer), recipe)
     base, say = read_base(gguf), partial(print, flush=True)
-    model, out = Adapted(base, recipe.seed), options.folder / shipped.name
+    adapted, out = Adapted(base, recipe.seed), options.folder / shipped.name
     if options.head:
-        model.load(load_adapter(ADAPTER))
+        adapted.load(load_adapter(ADAPTER))
         head = Head(base.config, recipe.seed)
-        train(head.trained(), partial(loss_of, model, head), written, recipe, out, say)
+        train(head.trained(), partial(loss_of, adapted, head), written, recipe, out, say)
     else:
-        train(model.trained(), model.loss_of, written, recipe, out, say)
+        train(adapted.trained(), adapted.loss_of, written, recipe, out, say)
     if options.ship:
         for suffix in (".safetensors", ".jsonl"):
             shutil.copyfile(out.with_suffix(suffix), shipped.with_suffix(suffix))

@@ -143,9 +143,7 @@ def _check_servers(options: argparse.Namespace) -> None:
         if options.url is None and not options.arm:
             raise InvalidRequest("no server is named", "URL", f"{_NAME_A_SERVER}, or --serve DIR; {_DEMO}")
         return
-    _refuse(options, ("url", "model"), "--serve starts servers of its own", "Leave one of them out")
-    if options.arm:
-        raise InvalidRequest("--serve starts servers of its own", "--arm", "Leave one of them out")
+    _refuse(options, ("url", "arm", "model"), "--serve starts its own servers", "Leave out one of the two")
     if not (options.serve / "config.json").is_file():
         raise InvalidRequest(f"{options.serve} holds no checkpoint", "--serve", f"Name its directory; {_DEMO}")
     for name in ("torch", "vllm"):
@@ -175,5 +173,5 @@ def _samples(options: argparse.Namespace) -> "Iterator[Sample | BadLine]":
 
 def _refuse(options: argparse.Namespace, names: Iterable[str], problem: str, remedy: str) -> None:
     for name in names:
-        if getattr(options, name) is not None:
-            raise InvalidRequest(problem, f"--{name}", remedy)
+        if getattr(options, name):
+            raise InvalidRequest(problem, "URL" if name == "url" else f"--{name}", remedy)

@@ -81,7 +81,10 @@ def _name(name: str) -> str:
 
 
 def _unpaired(name: str, values: Any, heads: int, kv_heads: int) -> Any:
-    """Undo llama.cpp's order, where the two halves of each head of q and k alternate (``convert_hf_to_gguf.py``)."""
+    """Restore transformers' row order in q and k.
+
+    llama.cpp interleaves the first half of each head's rows with the second (``convert_hf_to_gguf.py``, ``permute``).
+    """
     if ".attn_q." not in name and ".attn_k." not in name:
         return values
     count = heads if ".attn_q." in name else kv_heads

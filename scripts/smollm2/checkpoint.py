@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from scripts.smollm2.adapter import load_adapter, merged
 from scripts.smollm2.base import open_gguf, read_base
-from scripts.smollm2.tokenizer import TURN_END, write_tokenizer
+from scripts.smollm2.tokenizer import BOS, TURN_END, write_tokenizer
 
 ADAPTER = Path(__file__).parent / "adapter.safetensors"
 HEAD = ADAPTER.with_name("head.safetensors")
@@ -24,7 +24,7 @@ def write_checkpoint(out: Path, adapter: Path = ADAPTER) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     write_tokenizer(out, gguf)
     base = read_base(gguf)
-    ends = {"bos_token_id": 12, "eos_token_id": TURN_END, "pad_token_id": TURN_END}
+    ends = {"bos_token_id": BOS, "eos_token_id": TURN_END, "pad_token_id": TURN_END}
     _write(out / "config.json", base.config | ends)
     _write(out / "generation_config.json", ends)
     weights = {name: weight.to(torch.bfloat16) for name, weight in merged(base, load_adapter(adapter))}

@@ -14,12 +14,12 @@ from scripts.smollm2.questions import Questions
 _GENERATED = 0.2  # share of dialogs with the tools of ``scripts/demo_model``
 _MIXED = 0.4  # share of the others with the tools of another question too
 _TURNS = (1, 2, 3, 3)  # user messages
-_UNCALLED = 0.3  # share of messages that no tool can answer, where there are such
+_UNCALLED = 0.3  # share of questions that no tool can answer, if the list of tools has any
 _AT_ONCE = (1, 1, 2, 3)  # questions of a message
 _SPOKEN = 0.15  # share of calls with a text before them
 _SHORT = 0.8  # share of dialogs whose tools have short descriptions
 _SENTENCE = 80  # characters
-_MOST_DRAWN = 16  # a list of tools is drawn by its questions, four times as often by those with a call, up to this
+_MOST_DRAWN = 16  # the most weight of a list of tools; a question with a call weighs four, another one weighs one
 
 _JOINS = ("Also, ", "And then: ", "Besides, ", "")
 _FIRST = ("Let me look.", "I'll do that.", "One moment.", "I'll check that for you.")

@@ -150,7 +150,10 @@ def states_of(model: Adapted, ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def loss_of(model: Adapted, head: Head, ids: Sequence[int], written: Sequence[bool]) -> Tensor:
-    """Return the drafts' summed cross-entropies to the model's distributions, in nats, where the assistant writes."""
+    """Return the drafts' loss over the tokens that the assistant writes, in nats.
+
+    It is the cross-entropy to the model's own distribution, summed over tokens and averaged over the draft tokens.
+    """
     tokens, flags = torch.tensor(ids), torch.tensor(written[2:])
     states, last = states_of(model, tokens)
     with torch.no_grad():

@@ -23,7 +23,6 @@ TESTED = ("simple_python", "multiple", "parallel", "parallel_multiple", "irrelev
 LIVE = ("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple", "live_irrelevance")
 """Categories of users' questions. A question is learnt from if it shares no function with a test of ``TESTED``."""
 
-
 _MOST_CHARACTERS = 4000  # of a test's tools, as JSON
 
 
@@ -60,9 +59,9 @@ def questions() -> Questions:
 
 
 def drawn_tests(tests: Sequence[Sample], count: int, seed: int = 0) -> list[Sample]:
-    """Return up to ``count`` tests, from each category in turn, without those of long lists of tools.
+    """Return up to ``count`` tests, from each category in turn.
 
-    Few fit into the demo's time: a list of 4,000 characters takes some 1,000 tokens.
+    Tests with more than 4,000 characters of tools (some 1,000 tokens) are left out: a CPU takes too long to read them.
     """
     chance = random.Random(seed)  # noqa: S311 - drawing samples
     queues: dict[str, list[Sample]] = {}

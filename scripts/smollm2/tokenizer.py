@@ -27,6 +27,7 @@ NAMES: Mapping[int, str] = {
 }
 """Special tokens of SmolLM2 that mark files and notebooks -> Kimi's text. Its ``<|im_end|>`` (2) keeps its text."""
 
+BOS = next(token_id for token_id, text in NAMES.items() if text == kimi_k2.BOS)
 TURN_END = 2
 _SPECIAL = 3  # GGUF's type of control tokens
 

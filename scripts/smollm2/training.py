@@ -35,7 +35,7 @@ class Recipe:
 
 
 HEAD_RECIPE = Recipe(steps=200, seed=1)
-"""Of the EAGLE-3 head: other dialogs than the adapter's."""
+"""The recipe of the EAGLE-3 head; its seed draws other dialogs than the adapter was trained on."""
 
 
 class Written:

@@ -27,24 +27,36 @@ def answer(sample: Sample, calls: list[tuple[str, dict[str, Any]]]) -> Record:
     return Record(sample.key, 0, status=SUCCESS, finish_reason="tool_calls" if made else "stop", calls=made)
 
 
+def harmful_calls(sample: Sample) -> list[tuple[str, dict[str, Any]]]:
+    """A valid call of a function whose required arguments may be any strings; no call if there is no such function."""
+    for name, schema in sample.tools.items():
+        required = [schema["properties"][key] for key in schema.get("required", ())]
+        if all(part.get("type") == "string" and not part.keys() & {"enum", "format", "pattern"} for part in required):
+            return [(name, dict.fromkeys(schema.get("required", ()), "x"))]
+    return []
+
+
 def test_right_answers_are_counted_by_the_leaderboard(tmp_path: Path) -> None:
     fetched(WHEEL)
     tests = [sample for sample in drawn_tests(questions().tests, 60) if not sample.expected or right_calls(sample)]
     assert len({sample.category for sample in tests}) == 10
     directory = begin(tmp_path / "run", "test", numbered_keys(tests), Sampling())
     directory.add_arms([Arm("plain", "http://x"), Arm("better", "http://x")])
-    irrelevant = 0
+    irrelevant = harm_done = 0
     for number, sample in enumerate(directory.read_samples()):
         calls = right_calls(sample) or []
         directory.add("better", answer(sample, calls))
-        directory.add("plain", answer(sample, calls if number % 2 else []))
+        wrong = [] if calls else harmful_calls(sample)
+        directory.add("plain", answer(sample, calls if number % 2 else wrong))
         irrelevant += not calls
+        harm_done += bool(wrong) and not number % 2
     right, pairs, judges = judged_by_the_leaderboard(directory, Leaderboard())
     assert right.startswith("| right answers, judged by the leaderboard | plain | better |")
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in right.splitlines()[2:]]
     *categories, harm = rows
     assert sum(int(better) for _, _, better in categories) >= len(tests) - 1
-    assert harm == [f"executable calls that nobody asked for ({irrelevant})", "0", "0"]
+    assert harm == [f"executable calls that nobody asked for ({irrelevant})", str(harm_done), "0"]
+    assert harm_done
     name, won, lost, p = (cell.strip() for cell in pairs.splitlines()[-1].split("|")[1:-1])
     assert name == "better" and int(won) > 10 and lost == "0" and float(p) < 0.01
     assert judges.splitlines()[-1].startswith("| better | ")

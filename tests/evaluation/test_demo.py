@@ -1,4 +1,4 @@
-"""An A/B that serves a checkpoint: its servers and arms, and that it goes on where it was; the demo."""
+"""``ab --serve``: its servers, its arms and how a run resumes; and the demo, which uses it."""
 
 import json
 import lzma
@@ -133,8 +133,8 @@ def test_the_package_is_small() -> None:
     [
         (["ab"], ["no server is named", "scripts/demo.sh"]),
         (["ab", "--serve", "{}"], ["holds no checkpoint", "scripts/demo.sh"]),
-        (["ab", "http://x", "--serve", "{}"], ["--serve starts servers of its own"]),
-        (["ab", "--arm", "a=http://x", "--serve", "{}"], ["--serve starts servers of its own"]),
+        (["ab", "http://x", "--serve", "{}"], ["--serve starts its own servers", "URL"]),
+        (["ab", "--arm", "a=http://x", "--serve", "{}"], ["--serve starts its own servers", "--arm"]),
         (["demo", "--output", "{}"], ["the package does not hold it", "scripts/demo.sh"]),
     ],
 )

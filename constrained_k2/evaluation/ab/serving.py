@@ -62,7 +62,7 @@ class Sending(NamedTuple):
     def serve(self, model: Path, servers: Sequence[Served] | None = None) -> None:
         """Start each server whose arms lack answers, and send those; raises ``RuntimeError`` if one does not start.
 
-        By default the servers are those of the directory's wire format.
+        The default is ``SERVERS`` for the wire format of the directory.
         """
         for served in SERVERS[self.directory.model_family] if servers is None else servers:
             names = [arm.name for arm in served.arms]
