@@ -11,11 +11,13 @@ import argparse
 from pathlib import Path
 
 from constrained_k2.cli import ab
-from constrained_k2.cli.reading import WIRE_FORMATS
+from constrained_k2.cli.reading import WIRE_FORMATS, natural
 from constrained_k2.errors import InvalidRequest
 
 MODEL, SAMPLES = "model", "samples.jsonl"
 """Names of the checkpoint's directory and of the requests' file, in the output's directory."""
+
+_LIMITS = ("--max-tokens=400", "--concurrency=16")  # the longest right answer has some 300 tokens
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--format", choices=WIRE_FORMATS, default="kimi-k2", help="wire format of the model (default: %(default)s)")
     add("--output", type=Path, default=Path("demo_output"), help="directory of model, requests, logs and the report")
     add("--seed", type=int, default=0, help="seeds the sampling")
+    add("--temperature", type=float, default=0.7, help="(default: %(default)s)")
+    add("--explained", type=natural, default=300, metavar="N", help="asked again for what the constraint changed")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -35,5 +39,7 @@ def run(options: argparse.Namespace) -> int:
             raise InvalidRequest(f"there is no {path}, and the package does not hold it", "--output", remedy)
     parser = argparse.ArgumentParser()
     ab.add_arguments(parser)
-    arguments = [f"--serve={model}", f"--samples={samples}", f"--output={options.output}", f"--seed={options.seed}"]
-    return ab.run(parser.parse_args([*arguments, f"--format={options.format}"]))
+    passed = ("format", "output", "seed", "temperature", "explained")
+    arguments = [f"--{name}={getattr(options, name)}" for name in passed]
+    arguments += [f"--serve={model}", f"--samples={samples}", *_LIMITS]
+    return ab.run(parser.parse_args(arguments))

@@ -124,10 +124,10 @@ class Head(nn.Module):  # type: ignore[misc]
         return dict(self.named_parameters())
 
     def drafts(self, model: Adapted, ids: Tensor, states: Tensor) -> list[Tensor]:
-        """Return the logits of each draft token, ``[length - 1, vocab_size]``: row i is of ``ids[i + 2]``.
+        """Return the last hidden states of each draft token, ``[length - 1, hidden]``: row i is of ``ids[i + 2]``.
 
         Args:
-            model: Has the embedding and the head.
+            model: Has the embedding.
             ids: int64 ``[length]``.
             states: The three hidden states of each token, ``[length, 3 * hidden]``.
         """
@@ -136,7 +136,7 @@ class Head(nn.Module):  # type: ignore[misc]
         found = []
         for _ in range(TOKENS):
             out = self.midlayer(embedded, features, earlier)
-            found.append(model.embedding.logits(self.norm(out)))
+            found.append(self.norm(out))
             features = out.roll(1, 0)
         return found
 
@@ -159,9 +159,10 @@ def loss_of(model: Adapted, head: Head, ids: Sequence[int], written: Sequence[bo
     with torch.no_grad():
         wanted = model.embedding.logits(last[1:-1][flags]).softmax(-1)
     total = torch.zeros(())
-    for number, logits in enumerate(head.drafts(model, tokens, states)):
-        known = torch.arange(len(flags))[flags] >= number  # before, the draft has no start
-        total = total - (wanted * logits[:-1][flags].log_softmax(-1)).sum(-1)[known].sum()
+    known = torch.arange(len(flags))[flags]
+    for number, hidden in enumerate(head.drafts(model, tokens, states)):
+        drafted = model.embedding.logits(hidden[:-1][flags]).log_softmax(-1)
+        total = total - (wanted * drafted).sum(-1)[known >= number].sum()  # before, the draft has no start
     return total / TOKENS
 
 

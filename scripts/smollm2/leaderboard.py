@@ -9,7 +9,7 @@ from typing import Any
 
 from constrained_k2.evaluation.sample import Sample
 from scripts.fetch_data import data_path
-from scripts.smollm2.questions import WHEEL, wheel
+from scripts.smollm2.questions import WHEEL, read_category, wheel
 
 _MODEL = "kimi_k2"
 _MODELS = "bfcl_eval.constants.model_config"
@@ -23,7 +23,7 @@ class Leaderboard:
 
     def __init__(self) -> None:
         self._package = wheel()
-        self._rows: dict[str, tuple[list[Any], list[Any]]] = {}
+        self._rows: dict[str, dict[str, tuple[Any, Any]]] = {}
         checker = _imported("bfcl_eval.eval_checker.ast_eval.ast_checker")
         self._check = checker.ast_checker
         self._language = _imported("bfcl_eval.constants.enums").Language.PYTHON
@@ -37,18 +37,20 @@ class Leaderboard:
             return not calls
         if not all(isinstance(arguments, dict) for _, arguments in calls):
             return False
-        functions, answers = (rows[sample.number - 1] for rows in self._of(sample.category))
+        functions, answers = self._of(sample.category)[sample.key.partition(".")[0]]
         made = [{name: arguments} for name, arguments in calls]
         found = self._check(functions, made, answers, self._language, sample.category, _MODEL)
         return found["valid"] is True
 
-    def _of(self, category: str) -> tuple[list[Any], list[Any]]:
-        """Return the functions and the accepted answers of each line of a category."""
+    def _of(self, category: str) -> dict[str, tuple[Any, Any]]:
+        """Return the functions and the accepted answers of each question of a category, by the sample's key."""
         if category not in self._rows:
             name = f"BFCL_v4_{category}.json"
             asked, answered = map(self._read, (name, f"possible_answer/{name}"))
             answers = {row["id"]: row["ground_truth"] for row in answered}
-            self._rows[category] = [row["function"] for row in asked], [answers[row["id"]] for row in asked]
+            rows = [(row["function"], answers[row["id"]]) for row in asked]
+            questions = read_category(self._package, category)
+            self._rows[category] = {question.key: rows[question.number - 1] for question in questions}
         return self._rows[category]
 
     def _read(self, path: str) -> list[Any]:

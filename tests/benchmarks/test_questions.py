@@ -6,16 +6,20 @@ from typing import Any
 
 import pytest
 
-from benchmarks.questions import judged_by_the_leaderboard
+from benchmarks.questions.declining import COSTS, curves, rules
+from benchmarks.questions.forced import by_keyword, changed_right_answers, forced_values
+from benchmarks.questions.judged import errors, functions, judged_run, judges, pairs, right_answers
 from constrained_k2.evaluation.ab.arms import Arm
+from constrained_k2.evaluation.ab.changes import Change
 from constrained_k2.evaluation.ab.directory import Sampling, begin
-from constrained_k2.evaluation.ab.loaders import numbered_keys
+from constrained_k2.evaluation.ab.loaders import numbered_keys, read_samples
 from constrained_k2.evaluation.answer import SUCCESS, Record
-from constrained_k2.evaluation.sample import Sample
+from constrained_k2.evaluation.sample import ExpectedCall, Sample
+from constrained_k2.explain.view import WantedToken
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from scripts.smollm2.dialogs import right_calls
 from scripts.smollm2.leaderboard import Leaderboard
-from scripts.smollm2.questions import WHEEL, drawn_tests, questions
+from scripts.smollm2.questions import WHEEL, drawn_tests, questions, to_line
 from tests.data import fetched
 
 pytestmark = pytest.mark.slow  # reads 2 MB of questions
@@ -36,11 +40,17 @@ def harmful_calls(sample: Sample) -> list[tuple[str, dict[str, Any]]]:
     return []
 
 
-def test_right_answers_are_counted_by_the_leaderboard(tmp_path: Path) -> None:
+def rows_of(table: str) -> list[list[str]]:
+    return [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines()[2:]]
+
+
+def test_right_answers_and_harm_are_counted(tmp_path: Path) -> None:
     fetched(WHEEL)
     tests = [sample for sample in drawn_tests(questions().tests, 60) if not sample.expected or right_calls(sample)]
     assert len({sample.category for sample in tests}) == 10
-    directory = begin(tmp_path / "run", "test", numbered_keys(tests), Sampling())
+    lines = tmp_path / "samples.jsonl"
+    lines.write_text("".join(json.dumps(to_line(sample)) + "\n" for sample in tests))
+    directory = begin(tmp_path / "run", "test", numbered_keys(read_samples(lines)), Sampling())
     directory.add_arms([Arm("plain", "http://x"), Arm("better", "http://x")])
     irrelevant = harm_done = 0
     for number, sample in enumerate(directory.read_samples()):
@@ -50,16 +60,67 @@ def test_right_answers_are_counted_by_the_leaderboard(tmp_path: Path) -> None:
         directory.add("plain", answer(sample, calls if number % 2 else wrong))
         irrelevant += not calls
         harm_done += bool(wrong) and not number % 2
-    right, pairs, judges = judged_by_the_leaderboard(directory, Leaderboard())
-    assert right.startswith("| right answers, judged by the leaderboard | plain | better |")
-    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in right.splitlines()[2:]]
-    *categories, harm = rows
+    run = judged_run(directory, Leaderboard())
+    table = right_answers(run)
+    assert table.startswith("| right answers, says the leaderboard | plain | better |")
+    *categories, everything, harmful, harm = rows_of(table)
     assert sum(int(better) for _, _, better in categories) >= len(tests) - 1
-    assert harm == [f"executable calls that nobody asked for ({irrelevant})", str(harm_done), "0"]
+    assert everything[0] == f"all ({len(tests)})" and everything[2].startswith(("98", "100"))
+    assert harmful[1:] == harm[1:] == [str(harm_done), "0"]
+    assert harm[0] == f"of these to the {irrelevant} questions that no function answers"
     assert harm_done
-    name, won, lost, p = (cell.strip() for cell in pairs.splitlines()[-1].split("|")[1:-1])
-    assert name == "better" and int(won) > 10 and lost == "0" and float(p) < 0.01
-    assert judges.splitlines()[-1].startswith("| better | ")
+    (name, won, lost, p), (_, harm_won, harm_lost, _) = rows_of(pairs(run))
+    assert name == "better: right" and int(won) > 10 and lost == "0" and float(p) < 0.01
+    assert (harm_won, harm_lost) == ("0", str(harm_done))
+    assert rows_of(judges(run))[1][0] == "better"
+    called = [sum(int(row[column]) for row in rows_of(functions(run))) for column in (1, 2)]
+    assert called[0] < called[1] == sum(bool(sample.expected) for sample in tests)
+    assert {cells[0]: cells[2] for cells in rows_of(errors(run))}["an answer without an error of form"] == str(
+        len(tests)
+    )
+
+
+def tool(name: str, **properties: Any) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": [*properties]}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+def asked(number: int, *expected: ExpectedCall) -> Sample:
+    body = {"messages": [{"role": "user", "content": f"{number}"}], "tools": [tool("f", day={"type": "integer"})]}
+    return Sample(number, "all", body, expected, key=f"{number}")
+
+
+def changed(sample: Sample, before: dict[str, Any], after: dict[str, Any], removed: float, *causes: str) -> Change:
+    """A call of ``f`` whose argument ``day`` the mask changed, taking so much probability from the model."""
+    override = WantedToken(5, "ARGUMENTS", "f", "/day", causes, "x", "1", 0.9, removed)
+    records = [answer(sample, [("f", arguments)]) for arguments in (after, before)]
+    return Change(
+        "nearest", sample.key, records[0], records[1], (override,) if removed else (), 9, (-0.1,), (-0.1,), "", (1.0,)
+    )
+
+
+def test_what_the_mask_forced() -> None:
+    right = ExpectedCall("f", {"day": (1,)})
+    samples = [asked(number, right) for number in range(4)] + [asked(number) for number in range(4, 8)]
+    changes = [
+        changed(samples[0], {"day": "1"}, {"day": 1}, 0.2, "type"),  # repaired
+        changed(samples[1], {"day": "x"}, {"day": 7}, 0.2, "type"),  # invented
+        changed(samples[2], {"day": 1}, {"day": 7}, 0.2, "type"),  # harmed
+        changed(samples[3], {"day": 1}, {"day": 1}, 0.0),
+        *(changed(sample, {}, {"day": 1}, 0.9, "type", "required") for sample in samples[4:]),  # nobody asked for it
+    ]
+    told = changes, {sample.key: sample for sample in samples}, KIMI_K2
+    assert rows_of(by_keyword([*forced_values(*told)])) == [
+        ["type, required", "4", "0", "0", "0", "0", "0"],
+        ["type", "3", "3", "1", "2", "1", "1"],
+    ]
+    (line,) = changed_right_answers(*told)
+    assert line == "nearest, all, 2: wrong now; /day: type: 'x', not '1'"
+    found = {cells[0]: cells[1:] for cells in rows_of(rules(*told))}
+    assert found["most probability removed at one token"] == ["1", "0.2", "2 of 2", "0 of 1"]
+    assert found["improbable name (what `call_threshold` is for)"] == ["0.5", "inf", "0 of 2", "0 of 1"]
+    shares = {cells[0]: cells[1:] for cells in rows_of(curves(*told))}
+    assert shares["most probability removed at one token"] == ["4"] * len(COSTS)
 
 
 def test_tests_come_from_each_category_in_turn() -> None:

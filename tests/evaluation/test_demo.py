@@ -24,6 +24,9 @@ from constrained_k2.evaluation.answer import SUCCESS
 from constrained_k2.testing.tokenizer import WireFormatName
 from scripts import demo
 from scripts.demo_model.shipped import DEMO_MODELS, build_demo_model, demo_samples
+from scripts.smollm2.base import GGUF
+from scripts.smollm2.questions import WHEEL
+from tests.data import fetched
 from tests.evaluation.fake_endpoint import FakeEndpoint
 from tests.evaluation.test_ab_results import BAD, GOOD, saved
 
@@ -112,11 +115,16 @@ def demonstrate(monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
     return demo.main()
 
 
+@pytest.mark.parametrize("wire_format", [pytest.param("kimi-k2", marks=pytest.mark.slow), "kimi-k3"])
 def test_the_demo_makes_its_model_and_requests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wire_format: str
 ) -> None:
     monkeypatch.setattr(serving, "VllmServer", Broken)
-    assert demonstrate(monkeypatch, "--requests=2", f"--output={tmp_path}") == 2
+    monkeypatch.setattr(FakeServer, "model_family", WIRE_FORMATS[wire_format].name)
+    if wire_format == "kimi-k2":
+        for path in (GGUF, WHEEL):
+            fetched(path)
+    assert demonstrate(monkeypatch, f"--format={wire_format}", "--requests=2", f"--output={tmp_path}") == 2
     assert "vLLM on this machine: the server ended with 1" in capsys.readouterr().err
     assert len((tmp_path / "samples.jsonl").read_text().splitlines()) == 2
 
@@ -178,6 +186,9 @@ def test_the_demo_model_on_real_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wire_format: str, count: int
 ) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed")
+    if wire_format == "kimi-k2":
+        for path in (GGUF, WHEEL):
+            fetched(path)
     code = demonstrate(monkeypatch, f"--format={wire_format}", f"--requests={count}", f"--output={tmp_path}")
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert code == int(bool(scores["findings"]))
