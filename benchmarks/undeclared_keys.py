@@ -1,6 +1,6 @@
 """Compare answers with undeclared keys allowed and forbidden (about 5 minutes; resumes in --output).
 
-Serves the demo model, and sends its held-out requests with ``additionalProperties`` removed from their schemas: as
+Serves the small model, and sends its held-out requests with ``additionalProperties`` removed from their schemas: as
 they are, every schema forbids other keys itself.
 """
 
@@ -23,7 +23,7 @@ from constrained_k2.evaluation.sample import Sample, key_of
 from constrained_k2.evaluation.server import CONSTRAINED_FLAGS
 from constrained_k2.schema.undeclared_keys import UNDECLARED_KEYS
 from constrained_k2.vllm_plugin.settings import UNDECLARED_KEYS_KEY
-from scripts.demo_model.shipped import build_demo_model, demo_samples
+from scripts.small_model.shipped import build_small_model, held_out_samples
 
 ARMS = tuple(
     Arm(setting, preset="constrained", body={"vllm_xargs": {UNDECLARED_KEYS_KEY: setting}})
@@ -39,9 +39,9 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("undeclared_keys_output"), help="(default: %(default)s)")
     options = parser.parse_args()
     sampling = Sampling(TEMPERATURE, repetitions=options.repetitions)
-    source = f"{options.requests} held-out requests of the demo model, without additionalProperties"
-    directory = begin(options.output, source, numbered_keys(map(opened, demo_samples(options.requests))), sampling)
-    model = build_demo_model(options.output / "model")
+    source = f"{options.requests} held-out requests of the small model, without additionalProperties"
+    directory = begin(options.output, source, numbered_keys(map(opened, held_out_samples(options.requests))), sampling)
+    model = build_small_model(options.output / "model")
     Sending(directory, Limits(), is_shown=sys.stderr.isatty()).serve(model, [Served("server", CONSTRAINED_FLAGS, ARMS)])
     results = score(directory, baseline=ARMS[0].name)
     for name in results.arms:

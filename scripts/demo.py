@@ -19,7 +19,7 @@ from constrained_k2.cli import main as run_verb
 from constrained_k2.cli.demo import MODEL, SAMPLES
 from constrained_k2.cli.reading import WIRE_FORMATS, natural, positive
 from constrained_k2.evaluation.ab.directory import open_run
-from scripts.demo_model.shipped import build_demo_model, demo_bodies
+from scripts.small_model.shipped import build_small_model, held_out_bodies
 from scripts.smollm2.checkpoint import write_checkpoint
 from scripts.smollm2.questions import drawn_tests, questions, to_line
 
@@ -46,8 +46,8 @@ def main() -> int:
         if not (model / "model.safetensors").exists():
             write_checkpoint(model)
     else:
-        bodies += demo_bodies(options.requests, options.seed, "kimi_k3")
-        build_demo_model(model, "kimi_k3")
+        bodies += held_out_bodies(options.requests, options.seed, "kimi_k3")
+        build_small_model(model, "kimi_k3")
     (options.output / SAMPLES).write_text("".join(json.dumps(body) + "\n" for body in bodies), "utf-8")
     passed = ("format", "output", "seed", "temperature", "explained")
     code = run_verb(["demo", *(f"--{name}={getattr(options, name)}" for name in passed)])

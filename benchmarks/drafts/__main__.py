@@ -1,6 +1,6 @@
 """Measure model steps per token inside calls: grammar drafts, n-gram drafts, both and none (about 5 minutes).
 
-Sends the same greedy held-out requests, each with a required call, to the demo model with every arm. Exit code 1 if an
+Sends the same greedy held-out requests, each with a required call, to the small model with every arm. Exit code 1 if an
 answer changes, or if grammar drafts need more than 0.4 steps per token.
 """
 
@@ -19,7 +19,7 @@ from benchmarks.servers.harness import FLOAT32, answers
 from constrained_k2.evaluation.bundled import bundled_bodies
 from constrained_k2.evaluation.server import API_SERVER, BACKEND_FLAGS, VllmServer
 from constrained_k2.evaluation.server_metrics import parse_counters, total
-from scripts.demo_model.shipped import HELD_OUT, build_demo_model
+from scripts.small_model.shipped import HELD_OUT, build_small_model
 
 _NO_GRAMMAR_DRAFTS = ("--additional-config", json.dumps({"constrained_k2": {"drafts": False}}))
 _COUNTERS = ("generation_tokens", "spec_decode_num_accepted_tokens", "spec_decode_num_draft_tokens")
@@ -54,7 +54,7 @@ def main() -> int:
     rows: list[tuple[str, ...]] = []
     is_good = True
     with tempfile.TemporaryDirectory() as name:
-        model = build_demo_model(Path(name) / "model")
+        model = build_small_model(Path(name) / "model")
         for arm, added in arms(options.limit).items():
             flags, log = (*BACKEND_FLAGS, FLOAT32, *added), Path(name) / f"{arm}.log"
             with VllmServer(model, flags, log=log, entry=API_SERVER) as server:

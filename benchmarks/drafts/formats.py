@@ -22,7 +22,7 @@ from constrained_k2.prompts.xtml.turn import render_turn
 from constrained_k2.request.spec import ToolCall
 from constrained_k2.turn.drafts.drafter import Drafter
 from constrained_k2.turn.matcher import ToolCallMatcher
-from scripts.demo_model.shipped import HELD_OUT
+from scripts.small_model.shipped import HELD_OUT
 
 Propose = Callable[[int], list[int]]
 """Drafts at most so many tokens after the tokens that the matcher has accepted."""

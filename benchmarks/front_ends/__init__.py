@@ -1,1 +1,1 @@
-"""The demo's requests through each of vLLM's front ends, with this package and without, judged on raw token ids."""
+"""Requests to the small model through each of vLLM's front ends, with this package and without, judged on token ids."""

@@ -1,8 +1,8 @@
 """Compare vLLM's front ends with this package and with xgrammar's structural tag alone (about 15 minutes).
 
-Serves the demo model behind vLLM's Rust front end (`python -m scripts.fetch_data --only rust_front_end`) and behind
+Serves the small model behind vLLM's Rust front end (`python -m scripts.fetch_data --only rust_front_end`) and behind
 vLLM's Python with its `kimi_k2` parser, always with `--tool-strict-level parameter`, and judges the token ids of the
-answers to the demo's held-out requests at temperature 0.7, each seeded by its number.
+answers to the its held-out requests at temperature 0.7, each seeded by its number.
 """
 
 import argparse
@@ -27,9 +27,9 @@ from constrained_k2.evaluation.server import (
     rust_front_end,
     with_settings,
 )
-from scripts.demo_model.shipped import build_demo_model, demo_samples
 from scripts.fetch_data import data_path
 from scripts.rust_server import RUST_FRONT_END
+from scripts.small_model.shipped import build_small_model, held_out_samples
 
 _PROCESSOR = CONSTRAINED_FLAGS[-2:]
 _COLUMNS = (
@@ -70,10 +70,10 @@ def main() -> int:
     if not options.binary.is_file() and not options.only.startswith("Python"):
         parser.error(f"no {options.binary}: run python -m scripts.fetch_data --only rust_front_end")
     rust = rust_front_end(options.binary) if options.binary.is_file() else None
-    samples = list(demo_samples(options.requests))
+    samples = list(held_out_samples(options.requests))
     wrong: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
-        model = build_demo_model(Path(folder) / "model")
+        model = build_small_model(Path(folder) / "model")
         print(table(_COLUMNS, ()), flush=True)
         for number, front_end in enumerate(front_ends(rust)):
             if f"{front_end.name} {front_end.constraint}".startswith(options.only):

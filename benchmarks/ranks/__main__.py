@@ -1,6 +1,6 @@
 """Send greedy requests to servers of several ranks and of one, with the package and without; compare the token ids.
 
-The demo model runs with tensor parallel 2, a random dense model with data parallel 2: vLLM's CPU build cannot run
+The small model runs with tensor parallel 2, a random dense model with data parallel 2: vLLM's CPU build cannot run
 mixture-of-experts models with data parallel. Exit code 1 if a call is invalid, or if answers of one rank and several
 differ more often with the package than without.
 """
@@ -14,7 +14,7 @@ from benchmarks.ranks.run import ARMS, STOCK, Row, greedy_samples, measure
 from benchmarks.ranks.topologies import ONE_RANK, TOPOLOGIES
 from benchmarks.report import table
 from constrained_k2.testing import build_model
-from scripts.demo_model.shipped import build_demo_model
+from scripts.small_model.shipped import build_small_model
 
 SEVERAL = ("tensor parallel 2", "data parallel 2")
 
@@ -57,7 +57,7 @@ def main() -> int:
             if dense:
                 build_model(model, arch="llama")
             else:
-                build_demo_model(model)
+                build_small_model(model)
             rows = measure(
                 model,
                 directory,
@@ -66,7 +66,7 @@ def main() -> int:
                 arms=options.arm or list(ARMS),
                 is_random=dense,
             )
-            print(f"Greedy requests, {'a random dense model' if dense else 'the demo model'}\n\n{printed(rows)}\n")
+            print(f"Greedy requests, {'a random dense model' if dense else 'the small model'}\n\n{printed(rows)}\n")
             for row in rows:
                 for problem in row.answers.problems[:5] if row.arm != STOCK else ():
                     print(f"{row.topology}, {row.arm}: {problem}")

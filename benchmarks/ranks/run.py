@@ -12,7 +12,7 @@ from constrained_k2.evaluation.bundled import bundled_bodies
 from constrained_k2.evaluation.judge import FORM, judge
 from constrained_k2.evaluation.sample import Sample, read_sample
 from constrained_k2.evaluation.server import with_settings
-from scripts.demo_model.shipped import HELD_OUT
+from scripts.small_model.shipped import HELD_OUT
 
 _MAX_TOKENS = 400
 _RESERVE = 200  # finish reserve in tokens: without it the random model does not end its calls

@@ -24,7 +24,7 @@ from constrained_k2.evaluation.bundled import bundled_bodies
 from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.evaluation.server_metrics import growth, parse_counters, total
 from constrained_k2.testing import build_model
-from scripts.demo_model.shipped import HELD_OUT, build_demo_model
+from scripts.small_model.shipped import HELD_OUT, build_small_model
 
 _MAX_TOKENS = 64
 _ROWS = 32
@@ -82,7 +82,7 @@ class Burst(NamedTuple):
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.servers", description=__doc__)
-    parser.add_argument("--tokenizer", type=Path, help="use a random model with this vocabulary, not the demo model")
+    parser.add_argument("--tokenizer", type=Path, help="use a random model with this vocabulary, not the small model")
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
     parser.add_argument(
         "--concurrency", type=int, action="append", help="requests at a time; repeatable (default: 1, 8 and 32)"
@@ -100,7 +100,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         directory, model = Path(name), Path(name) / "model"
         if options.tokenizer is None:
-            build_demo_model(model)
+            build_small_model(model)
         else:
             build_model(model, arch="kimi_k2", tokenizer=options.tokenizer)
         found = measure(model, directory, rounds=options.rounds, concurrencies=concurrencies, arms=arms)

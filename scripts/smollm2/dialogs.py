@@ -8,10 +8,10 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from constrained_k2.evaluation.sample import ExpectedCall, Sample
-from scripts.demo_model.dialogs import Dialog, answered_dialogs, arguments_text
+from scripts.small_model.dialogs import Dialog, answered_dialogs, arguments_text
 from scripts.smollm2.questions import Questions
 
-_GENERATED = 0.2  # share of dialogs with the tools of ``scripts/demo_model``
+_GENERATED = 0.2  # share of dialogs with the tools of ``scripts/small_model``
 _MIXED = 0.4  # share of the others with the tools of another question too
 _TURNS = (1, 2, 3, 3)  # user messages
 _UNCALLED = 0.3  # share of questions that no tool can answer, if the list of tools has any

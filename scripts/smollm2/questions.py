@@ -61,8 +61,8 @@ def questions() -> Questions:
 def drawn_tests(tests: Sequence[Sample], count: int, seed: int = 0) -> list[Sample]:
     """Return up to ``count`` tests, from each category in turn.
 
-    Tests with more than 2,000 characters of tools (some 500 tokens) are left out: a CPU takes too long to read them. 1,574
-    are left.
+    Tests with more than 2,000 characters of tools (some 500 tokens) are left out, since a CPU takes too long to read
+    them; 1,574 remain.
     """
     chance = random.Random(seed)  # noqa: S311 - drawing samples
     queues: dict[str, list[Sample]] = {}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from constrained_k2.vocabulary.vocabulary import Vocabulary
-from scripts.demo_model.sequences import Sequences
+from scripts.small_model.sequences import Sequences
 from scripts.smollm2.adapter import save_adapter
 from scripts.smollm2.dialogs import Author
 from scripts.smollm2.questions import Questions

@@ -23,7 +23,7 @@ from constrained_k2.evaluation.ab.serving import SERVERS, Sending
 from constrained_k2.evaluation.answer import SUCCESS
 from constrained_k2.testing.tokenizer import WireFormatName
 from scripts import demo
-from scripts.demo_model.shipped import DEMO_MODELS, build_demo_model, demo_samples
+from scripts.small_model.shipped import SMALL_MODELS, build_small_model, held_out_samples
 from scripts.smollm2.base import GGUF
 from scripts.smollm2.questions import WHEEL
 from tests.data import fetched
@@ -57,7 +57,7 @@ class FakeServer:
         return self.endpoint.url
 
 
-K2, K3 = DEMO_MODELS["kimi_k2"].wire_format, DEMO_MODELS["kimi_k3"].wire_format
+K2, K3 = SMALL_MODELS["kimi_k2"].wire_format, SMALL_MODELS["kimi_k3"].wire_format
 
 
 @pytest.mark.parametrize("builtin", ["kimi_k2", "kimi_k3"])
@@ -66,10 +66,10 @@ def test_every_arm_is_asked_once_whatever_ended_the_run(
 ) -> None:
     monkeypatch.setattr(serving, "VllmServer", FakeServer)
     monkeypatch.setattr(FakeServer, "started", [])
-    wire_format = DEMO_MODELS[builtin].wire_format
+    wire_format = SMALL_MODELS[builtin].wire_format
     monkeypatch.setattr(FakeServer, "model_family", wire_format.name)
-    directory = begin(tmp_path / "run", "test", demo_samples(6, wire_format=builtin), Sampling(), wire_format)
-    model = build_demo_model(tmp_path / "model", builtin)
+    directory = begin(tmp_path / "run", "test", held_out_samples(6, wire_format=builtin), Sampling(), wire_format)
+    model = build_small_model(tmp_path / "model", builtin)
     sending = Sending(directory, Limits(), is_shown=False, say=lambda _: None)
     sending.serve(model, SERVERS[wire_format.name][:1])  # as if it had been ended before the second server
     sending.serve(model)
@@ -87,21 +87,21 @@ def test_every_arm_is_asked_once_whatever_ended_the_run(
 
 def test_every_format_of_the_command_line_has_servers_and_a_demo() -> None:
     assert SERVERS.keys() == {known.name for known in WIRE_FORMATS.values()}
-    assert {model.wire_format.name for model in DEMO_MODELS.values()} == SERVERS.keys()
+    assert {model.wire_format.name for model in SMALL_MODELS.values()} == SERVERS.keys()
     for server in SERVERS[K3.name]:
         assert [server.flags[server.flags.index(flag) + 1] for flag in ("--tokenizer-mode", "--reasoning-parser")] == [
             "kimi_k3",
             "kimi_k3",
         ]
-    for plain, xtml in zip(demo_samples(5), demo_samples(5, wire_format="kimi_k3"), strict=True):
+    for plain, xtml in zip(held_out_samples(5), held_out_samples(5, wire_format="kimi_k3"), strict=True):
         assert xtml.body == plain.body | {"chat_template_kwargs": {"thinking": False}}  # as in training
 
 
 def test_a_run_goes_on_with_the_same_models_alone(tmp_path: Path) -> None:
-    begin(tmp_path / "run", "test", demo_samples(2), Sampling(), K2)
+    begin(tmp_path / "run", "test", held_out_samples(2), Sampling(), K2)
     with pytest.raises(InvalidRequest, match="other models"):
-        begin(tmp_path / "run", "test", demo_samples(2), Sampling(), K3)
-    assert begin(tmp_path / "run", "test", demo_samples(2), Sampling()).wire_format == K2
+        begin(tmp_path / "run", "test", held_out_samples(2), Sampling(), K3)
+    assert begin(tmp_path / "run", "test", held_out_samples(2), Sampling()).wire_format == K2
 
 
 class Broken(FakeServer):
@@ -155,11 +155,11 @@ def test_where_the_model_comes_from(
 
 
 def test_samples_know_their_answers() -> None:
-    samples = list(demo_samples(50, seed=1))
+    samples = list(held_out_samples(50, seed=1))
     assert {sample.choice for sample in samples} == {"auto"}
     assert all(sample.expected is not None and sample.body["max_tokens"] for sample in samples)
     assert {len(sample.expected or ()) for sample in samples} == {0, 1, 2}
-    assert samples == list(demo_samples(50, seed=1))
+    assert samples == list(held_out_samples(50, seed=1))
 
 
 def test_what_is_shown_is_wrong_in_form_and_set_right(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_what_is_shown_is_wrong_in_form_and_set_right(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wire_format", "count"), [("kimi-k2", 24), pytest.param("kimi-k3", 12, marks=pytest.mark.only_all)]
 )
-def test_the_demo_model_on_real_servers(
+def test_the_small_model_on_real_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wire_format: str, count: int
 ) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed")

@@ -1,4 +1,4 @@
-"""The parts of the demo model that depend on its wire format: special tokens, prompts, and the directories."""
+"""The parts of the small model that depend on its wire format: special tokens, prompts, and the directories."""
 
 import json
 from collections.abc import Mapping
@@ -14,17 +14,17 @@ from constrained_k2.prompts.rendered import RenderedPrompt
 from constrained_k2.prompts.xtml import XtmlRenderer
 from constrained_k2.testing.tokenizer import WireFormatName
 from constrained_k2.vocabulary.vocabulary import Vocabulary
-from scripts.demo_model.shipped import DEMO_MODELS, DemoModel
+from scripts.small_model.shipped import SMALL_MODELS, SmallModel
 
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """The parts of the demo model that depend on its wire format."""
+    """The parts of the small model that depend on its wire format."""
 
     special_tokens: Mapping[int, str]  # offset from the last ordinary token -> text
     phrasing: tuple[str, ...]  # texts whose words have a token with the space before them
     trained: Path  # the vocabulary, the weights and the log of the training
-    shipped: DemoModel  # the files that the wheel ships, and the fields of every request
+    shipped: SmallModel  # the files that the wheel ships, and the fields of every request
 
     @property
     def format(self) -> WireFormat:
@@ -36,13 +36,13 @@ _HERE = Path(__file__).parent
 _ATTRIBUTES = " role tool index key type"  # of tags; single tokens in Kimi K3's vocabulary too
 
 SURFACES: Mapping[WireFormatName, Surface] = {
-    "kimi_k2": Surface(kimi_k2.SPECIAL_TOKENS, (), _HERE / "trained", DEMO_MODELS["kimi_k2"]),
-    "kimi_k3": Surface(kimi_k3.SPECIAL_TOKENS, (_ATTRIBUTES,), _HERE / "trained_kimi_k3", DEMO_MODELS["kimi_k3"]),
+    "kimi_k2": Surface(kimi_k2.SPECIAL_TOKENS, (), _HERE / "trained", SMALL_MODELS["kimi_k2"]),
+    "kimi_k3": Surface(kimi_k3.SPECIAL_TOKENS, (_ATTRIBUTES,), _HERE / "trained_kimi_k3", SMALL_MODELS["kimi_k3"]),
 }
 
 
 class DialogRenderer:
-    """Renders dialogs as a server of the demo model does; the vocabulary tells the wire format."""
+    """Renders dialogs as a server of the small model does; the vocabulary tells the wire format."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._is_xtml = vocabulary.format.argument_encoding == "xtml"

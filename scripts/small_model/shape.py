@@ -1,4 +1,4 @@
-"""The demo model's dimensions, in training and served."""
+"""The small model's dimensions, in training and served."""
 
 import math
 from dataclasses import dataclass

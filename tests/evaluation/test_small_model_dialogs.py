@@ -1,4 +1,4 @@
-"""The demo model's samples: right by their own schemas, and of values that training never saw."""
+"""The small model's samples: right by their own schemas, and of values that training never saw."""
 
 import json
 import random
@@ -13,11 +13,11 @@ from constrained_k2.evaluation.bundled import bundled_bodies
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.prompts import repair_messages
 from constrained_k2.request.spec import ToolCallSpec
-from scripts.demo_model.catalogue import TOOLS, Declared
-from scripts.demo_model.dialogs import Author, answered_dialogs, arguments_text, drawn_samples
-from scripts.demo_model.faults import Faults
-from scripts.demo_model.shipped import HELD_OUT
-from scripts.demo_model.values import Draw, is_held_out
+from scripts.small_model.catalogue import TOOLS, Declared
+from scripts.small_model.dialogs import Author, answered_dialogs, arguments_text, drawn_samples
+from scripts.small_model.faults import Faults
+from scripts.small_model.shipped import HELD_OUT
+from scripts.small_model.values import Draw, is_held_out
 
 SAMPLES = list(drawn_samples(400, seed=3))
 SPLIT_KINDS = ("address", "airport", "amount", "city", "code", "date", "email", "name", "time", "title", "word")

@@ -14,30 +14,30 @@ from constrained_k2.testing.tokenization_kimi import read_ranks
 from constrained_k2.testing.tokenizer import WireFormatName, write_tokenizer
 
 _HERE = Path(__file__).parent
-# The held-out requests with their expected calls. Written by ``scripts/train_demo_model.py --requests``: values, pairs
+# The held-out requests with their expected calls. Written by ``scripts/train_small_model.py --requests``: values, pairs
 # of tools in one request and sets of optional arguments are held out from training; the tools are not.
 HELD_OUT = _HERE / "requests.jsonl.xz"
 SHIPPED_FILES = ("config.json", "generation_config.json", "model.safetensors", "tiktoken.model")
 _MAX_TOKENS = 400  # the longest right answer has about 150, Kimi K3's 230
 
 
-class DemoModel(NamedTuple):
-    """The model for one wire format. Written by ``scripts/train_demo_model.py``."""
+class SmallModel(NamedTuple):
+    """The model for one wire format. Written by ``scripts/train_small_model.py``."""
 
     wire_format: WireFormat
     checkpoint: Path  # config, bfloat16 weights and vocabulary
     fields: Mapping[str, Any] = {}  # of every request to it
 
 
-DEMO_MODELS: Mapping[WireFormatName, DemoModel] = {
-    "kimi_k2": DemoModel(KIMI_K2, _HERE / "checkpoint"),
-    "kimi_k3": DemoModel(KIMI_K3, _HERE / "checkpoint_kimi_k3", {"chat_template_kwargs": {"thinking": False}}),
+SMALL_MODELS: Mapping[WireFormatName, SmallModel] = {
+    "kimi_k2": SmallModel(KIMI_K2, _HERE / "checkpoint"),
+    "kimi_k3": SmallModel(KIMI_K3, _HERE / "checkpoint_kimi_k3", {"chat_template_kwargs": {"thinking": False}}),
 }
 
 
-def build_demo_model(out: Path, wire_format: WireFormatName = "kimi_k2") -> Path:
+def build_small_model(out: Path, wire_format: WireFormatName = "kimi_k2") -> Path:
     """Write the model and the tokenizer into a directory, which is created if missing."""
-    shipped = DEMO_MODELS[wire_format].checkpoint
+    shipped = SMALL_MODELS[wire_format].checkpoint
     out.mkdir(parents=True, exist_ok=True)
     write_tokenizer(out, ranks=read_ranks(shipped / "tiktoken.model"), wire_format=wire_format)
     for name in SHIPPED_FILES:
@@ -45,15 +45,15 @@ def build_demo_model(out: Path, wire_format: WireFormatName = "kimi_k2") -> Path
     return out
 
 
-def demo_bodies(count: int, seed: int = 0, wire_format: WireFormatName = "kimi_k2") -> Iterator[dict[str, Any]]:
+def held_out_bodies(count: int, seed: int = 0, wire_format: WireFormatName = "kimi_k2") -> Iterator[dict[str, Any]]:
     """Held-out requests with their expected calls and the fields that the model needs.
 
     Raises ``InvalidRequest`` if ``count`` is more than there are.
     """
-    added = {"max_tokens": _MAX_TOKENS, **DEMO_MODELS[wire_format].fields}
+    added = {"max_tokens": _MAX_TOKENS, **SMALL_MODELS[wire_format].fields}
     return (body | added for body in bundled_bodies(HELD_OUT, count, seed))
 
 
-def demo_samples(count: int, seed: int = 0, wire_format: WireFormatName = "kimi_k2") -> Iterator[Sample]:
-    """As :func:`demo_bodies`, read."""
-    return (read_sample(body, number) for number, body in enumerate(demo_bodies(count, seed, wire_format), 1))
+def held_out_samples(count: int, seed: int = 0, wire_format: WireFormatName = "kimi_k2") -> Iterator[Sample]:
+    """As :func:`held_out_bodies`, read."""
+    return (read_sample(body, number) for number, body in enumerate(held_out_bodies(count, seed, wire_format), 1))

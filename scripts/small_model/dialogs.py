@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from constrained_k2.formats.kimi_k2 import KIMI_K2
-from scripts.demo_model.catalogue import TOOLS, Argument, Declared, Tool
-from scripts.demo_model.faults import Faults
-from scripts.demo_model.values import Draw, Value, is_held_out
+from scripts.small_model.catalogue import TOOLS, Argument, Declared, Tool
+from scripts.small_model.faults import Faults
+from scripts.small_model.values import Draw, Value, is_held_out
 
 CHATS = (
     ("Hello!", "Hello! What can I do for you?"),
@@ -166,7 +166,7 @@ class Author:
 
 
 def arguments_text(arguments: dict[str, Any]) -> str:
-    """Return arguments as compact JSON, which the demo model learns to write."""
+    """Return arguments as compact JSON, which the small model learns to write."""
     return json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -1,4 +1,4 @@
-"""The demo model's network for training: DeepSeek-V3's layers (MLA, routed experts) in plain torch."""
+"""The small model's network for training: DeepSeek-V3's layers (MLA, routed experts) in plain torch."""
 
 import math
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scripts.demo_model.shape import SERVED_LATENT, Shape
+from scripts.small_model.shape import SERVED_LATENT, Shape
 
 _QUERY_CHUNK = 160
 

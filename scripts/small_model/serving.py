@@ -1,4 +1,4 @@
-"""Writes the trained demo model as a model directory for vLLM."""
+"""Writes the trained small model as a model directory for vLLM."""
 
 import json
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from torch import Tensor
 from constrained_k2.formats.kimi_k2 import BOS, PAD
 from constrained_k2.testing.tokenization_kimi import read_ranks
 from constrained_k2.testing.tokenizer import WireFormatName, write_tokenizer
-from scripts.demo_model.shape import SERVED_LATENT, SERVED_ROTARY, Shape
-from scripts.demo_model.shipped import SHIPPED_FILES
-from scripts.demo_model.wire_formats import SURFACES
+from scripts.small_model.shape import SERVED_LATENT, SERVED_ROTARY, Shape
+from scripts.small_model.shipped import SHIPPED_FILES
+from scripts.small_model.wire_formats import SURFACES
 
 
 def ship(trained: Path, out: Path, wire_format: WireFormatName = "kimi_k2") -> None:
@@ -28,7 +28,7 @@ def ship(trained: Path, out: Path, wire_format: WireFormatName = "kimi_k2") -> N
 def write_model(
     out: Path, weights: Mapping[str, Tensor], ranks: Mapping[bytes, int], wire_format: WireFormatName = "kimi_k2"
 ) -> Path:
-    """Write a trained network (parameters of :class:`scripts.demo_model.network.Network`) as a model directory."""
+    """Write a trained network (parameters of :class:`scripts.small_model.network.Network`) as a model directory."""
     out.mkdir(parents=True, exist_ok=True)
     texts = write_tokenizer(out, ranks=ranks, wire_format=wire_format)
     ids = {text: token_id for token_id, text in enumerate(texts)}

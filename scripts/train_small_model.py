@@ -1,6 +1,6 @@
-"""Train the demo model and write its files into the package (about 18 minutes on one core, for Kimi K3 about 26).
+"""Train the small model and write its files into the package (about 18 minutes on one core, for Kimi K3 about 26).
 
-With --requests: only draw the held-out requests of the demo.
+With --requests: only draw the held-out requests.
 """
 
 import argparse
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import torch
 
-from scripts.demo_model.dialogs import drawn_samples
-from scripts.demo_model.serving import ship
-from scripts.demo_model.shipped import HELD_OUT
-from scripts.demo_model.training import RECIPES, Recipe, train_and_write
-from scripts.demo_model.wire_formats import SURFACES
+from scripts.small_model.dialogs import drawn_samples
+from scripts.small_model.serving import ship
+from scripts.small_model.shipped import HELD_OUT
+from scripts.small_model.training import RECIPES, Recipe, train_and_write
+from scripts.small_model.wire_formats import SURFACES
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The demo model's vocabulary: byte pairs split so that a value has the same tokens in every context."""
+"""The small model's vocabulary: byte pairs split so that a value has the same tokens in every context."""
 
 import base64
 import itertools
@@ -11,9 +11,9 @@ from constrained_k2.formats.kimi_k2 import SPECIAL_COUNT, reserved_text
 from constrained_k2.testing.tokenizer import WireFormatName, train_ranks
 from constrained_k2.vocabulary.tokenizer_files import TiktokenEncoder
 from constrained_k2.vocabulary.vocabulary import Vocabulary
-from scripts.demo_model.catalogue import TOOLS
-from scripts.demo_model.dialogs import CHATS, NO_TOOL, SECOND, answered_dialogs
-from scripts.demo_model.wire_formats import SURFACES, DialogRenderer
+from scripts.small_model.catalogue import TOOLS
+from scripts.small_model.dialogs import CHATS, NO_TOOL, SECOND, answered_dialogs
+from scripts.small_model.wire_formats import SURFACES, DialogRenderer
 
 _PIECE = re.compile(r"[A-Za-z]+|[0-9]+|[^A-Za-z0-9\s]+|\s+")
 _MARKER = re.compile(r"<\|[a-z_]+\|>")
@@ -52,7 +52,7 @@ def dialog_texts(count: int, seed: int, wire_format: WireFormatName = "kimi_k2")
     return [renderer.render(dialog).text for dialog in islice(answered_dialogs(seed, held_out=False), count)]
 
 
-def demo_vocabulary(ranks: Mapping[bytes, int], wire_format: WireFormatName = "kimi_k2") -> Vocabulary:
+def small_vocabulary(ranks: Mapping[bytes, int], wire_format: WireFormatName = "kimi_k2") -> Vocabulary:
     """Return the vocabulary of these ordinary tokens, followed by the format's special tokens."""
     base, named = len(ranks), SURFACES[wire_format].special_tokens
     special = {named.get(number) or reserved_text(base + number): base + number for number in range(SPECIAL_COUNT)}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from constrained_k2.vocabulary.vocabulary import Vocabulary
-from scripts.demo_model.wire_formats import DialogRenderer
+from scripts.small_model.wire_formats import DialogRenderer
 
 IGNORED = -100
 """Target of a position whose next token is not the assistant's."""
@@ -17,7 +17,7 @@ _SORTED_TOGETHER = 32
 
 
 class Sequences:
-    """Converts dialogs to sequences of the demo model's vocabulary."""
+    """Converts dialogs to sequences of the small model's vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._renderer = DialogRenderer(vocabulary)

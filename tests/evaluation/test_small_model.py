@@ -1,4 +1,4 @@
-"""The demo model itself: it is Kimi's shape to others' code too, it copies, and what ships answers held-out requests."""
+"""The small model itself: it is Kimi's shape to others' code too, it copies, and what ships answers held-out requests."""
 
 import json
 import re
@@ -16,17 +16,17 @@ from constrained_k2 import Vocabulary
 from constrained_k2.formats import kimi_k3
 from constrained_k2.testing.tokenization_kimi import read_ranks
 from constrained_k2.testing.tokenizer import WireFormatName
-from scripts.demo_model import training
-from scripts.demo_model.dialogs import answered_dialogs, drawn_samples
-from scripts.demo_model.network import Network
-from scripts.demo_model.sequences import IGNORED, Sequences
-from scripts.demo_model.serving import ship, write_model
-from scripts.demo_model.shape import Shape
-from scripts.demo_model.shipped import DEMO_MODELS, build_demo_model
-from scripts.demo_model.start import lay_out_copying
-from scripts.demo_model.tokenizer import demo_vocabulary
-from scripts.demo_model.training import RECIPES, Recipe, measure, train_and_write
-from scripts.demo_model.wire_formats import SURFACES, DialogRenderer
+from scripts.small_model import training
+from scripts.small_model.dialogs import answered_dialogs, drawn_samples
+from scripts.small_model.network import Network
+from scripts.small_model.sequences import IGNORED, Sequences
+from scripts.small_model.serving import ship, write_model
+from scripts.small_model.shape import Shape
+from scripts.small_model.shipped import SMALL_MODELS, build_small_model
+from scripts.small_model.start import lay_out_copying
+from scripts.small_model.tokenizer import small_vocabulary
+from scripts.small_model.training import RECIPES, Recipe, measure, train_and_write
+from scripts.small_model.wire_formats import SURFACES, DialogRenderer
 
 MOST_BYTES = 8_000_000
 TRAINED = SURFACES["kimi_k2"].trained
@@ -45,7 +45,7 @@ def wire_format(request: pytest.FixtureRequest) -> WireFormatName:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory, wire_format: WireFormatName) -> Path:
-    return build_demo_model(tmp_path_factory.mktemp("demo") / "model", wire_format)
+    return build_small_model(tmp_path_factory.mktemp("demo") / "model", wire_format)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_prompts_are_those_of_the_shipped_tokenizer(
     """A server renders with the tokenizer's class; training must show the same tokens."""
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=True)
     renderer = DialogRenderer(vocabulary)
-    options = DEMO_MODELS[wire_format].fields.get("chat_template_kwargs", {})
+    options = SMALL_MODELS[wire_format].fields.get("chat_template_kwargs", {})
     for sample in drawn_samples(20, seed=1):
         dialog = {"messages": sample["messages"], "tools": sample["tools"]}
         for opens in (False, True):
@@ -142,7 +142,7 @@ def test_a_value_is_the_same_tokens_wherever_it_stands(vocabulary: Vocabulary, v
 
 
 def test_what_ships_is_small_and_complete(model: Path, wire_format: WireFormatName) -> None:
-    assert sum(path.stat().st_size for path in DEMO_MODELS[wire_format].checkpoint.iterdir()) < MOST_BYTES
+    assert sum(path.stat().st_size for path in SMALL_MODELS[wire_format].checkpoint.iterdir()) < MOST_BYTES
     in_transformers(model)
     log = (SURFACES[wire_format].trained / "training.jsonl").read_text()
     first, *rows = (json.loads(line) for line in log.splitlines())
@@ -151,20 +151,20 @@ def test_what_ships_is_small_and_complete(model: Path, wire_format: WireFormatNa
 
 
 def test_the_vocabulary_speaks_its_format(vocabulary: Vocabulary, wire_format: WireFormatName) -> None:
-    assert vocabulary.format.name == DEMO_MODELS[wire_format].wire_format.name
+    assert vocabulary.format.name == SMALL_MODELS[wire_format].wire_format.name
 
 
 def test_tags_are_the_tokens_of_the_real_vocabulary() -> None:
-    vocabulary = demo_vocabulary(read_ranks(SURFACES["kimi_k3"].trained / "tiktoken.model"), "kimi_k3")
+    vocabulary = small_vocabulary(read_ranks(SURFACES["kimi_k3"].trained / "tiktoken.model"), "kimi_k3")
     tags = (kimi_k3.MESSAGE, kimi_k3.RESPONSE, kimi_k3.TOOLS, kimi_k3.CALL, kimi_k3.ARGUMENT)
-    words = {*kimi_k3.VALUE_TYPES.values()} - {"null"}  # no value of the demo's tools is null
+    words = {*kimi_k3.VALUE_TYPES.values()} - {"null"}  # no value of its tools is null
     for piece in (*tags, *words, " role", " tool", " index", " key", " type", '="', '"'):
         assert len(vocabulary.encode(piece)) == 1, piece
 
 
 def test_what_ships_is_what_was_trained(tmp_path: Path, wire_format: WireFormatName) -> None:
     ship(SURFACES[wire_format].trained, tmp_path / "model", wire_format)
-    shipped = {path.name: path.read_bytes() for path in DEMO_MODELS[wire_format].checkpoint.iterdir()}
+    shipped = {path.name: path.read_bytes() for path in SMALL_MODELS[wire_format].checkpoint.iterdir()}
     assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == shipped
 
 
@@ -202,4 +202,4 @@ def test_training_writes_what_can_be_served(
     ranks = read_ranks(tmp_path / "tiktoken.model")
     weights = load_file(tmp_path / "weights.safetensors")
     in_transformers(write_model(tmp_path / "model", weights, ranks, wire_format))
-    assert Vocabulary.from_pretrained(tmp_path / "model").format.name == DEMO_MODELS[wire_format].wire_format.name
+    assert Vocabulary.from_pretrained(tmp_path / "model").format.name == SMALL_MODELS[wire_format].wire_format.name

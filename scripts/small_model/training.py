@@ -1,4 +1,4 @@
-"""Trains the demo model and logs the training."""
+"""Trains the small model and logs the training."""
 
 import json
 import time
@@ -15,13 +15,13 @@ from torch.nn import functional
 
 from constrained_k2.testing.tokenizer import WireFormatName
 from constrained_k2.vocabulary.vocabulary import Vocabulary
-from scripts.demo_model.dialogs import answered_dialogs
-from scripts.demo_model.faults import Faults
-from scripts.demo_model.network import Network
-from scripts.demo_model.sequences import IGNORED, Sequences
-from scripts.demo_model.shape import Shape
-from scripts.demo_model.start import lay_out_copying
-from scripts.demo_model.tokenizer import demo_vocabulary, dialog_texts, phrasing, train_vocabulary, write_ranks
+from scripts.small_model.dialogs import answered_dialogs
+from scripts.small_model.faults import Faults
+from scripts.small_model.network import Network
+from scripts.small_model.sequences import IGNORED, Sequences
+from scripts.small_model.shape import Shape
+from scripts.small_model.start import lay_out_copying
+from scripts.small_model.tokenizer import dialog_texts, phrasing, small_vocabulary, train_vocabulary, write_ranks
 
 _HELD_OUT = 8  # batches of held-out dialogs, whose answers each line of the log measures
 
@@ -173,7 +173,7 @@ def train_and_write(
                 write_weights(copies / f"weights-{step}.safetensors", network)
 
         write(asdict(recipe))
-        network = train(demo_vocabulary(ranks, wire_format), recipe, write, keep)
+        network = train(small_vocabulary(ranks, wire_format), recipe, write, keep)
     write_weights(out / "weights.safetensors", network)
 
 

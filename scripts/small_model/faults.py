@@ -1,4 +1,4 @@
-"""Adds wrong calls to the training data, so that the demo model makes mistakes that a schema check catches.
+"""Adds wrong calls to the training data, so that the small model makes mistakes that a schema check catches.
 
 Numbers as strings, invented enum values, names similar to a declared one, missing required arguments. The frequencies
 are set by hand; sampling adds no further mistakes.
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scripts.demo_model.catalogue import Argument, Declared
+from scripts.small_model.catalogue import Argument, Declared
 
 
 @dataclass(frozen=True, slots=True)

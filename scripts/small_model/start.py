@@ -7,7 +7,7 @@ Mathematical Framework for Transformer Circuits", 2021). Training then changes a
 import torch
 from torch import Tensor
 
-from scripts.demo_model.network import Attention, Network
+from scripts.small_model.network import Attention, Network
 
 _CONSTANT = 4.0
 _SHARPNESS = 9.0  # nats that each rotary pair adds to the score where the offset matches

@@ -1,4 +1,4 @@
-"""The demo model's tools: their arguments, how requests ask for them, and their variant names."""
+"""The small model's tools: their arguments, how requests ask for them, and their variant names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class Argument:
 
     keys: tuple[str, ...]  # its name in each variant of the tool; the last one is used for further variants
     schema: Mapping[str, Any]  # of its value
-    kind: str  # of its values; see :class:`scripts.demo_model.values.Draw`
+    kind: str  # of its values; see :class:`scripts.small_model.values.Draw`
     options: Mapping[str, Any] = field(default_factory=dict)  # of the kind
     phrase: str = ""  # of a request that mentions an optional argument; ``{}`` is the value
 

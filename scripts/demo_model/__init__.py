@@ -1,1 +1,0 @@
-"""Training of the demo model: tools, dialogs, faults, network."""

@@ -1,0 +1,1 @@
+"""Training of the small model: tools, dialogs, faults, network."""
