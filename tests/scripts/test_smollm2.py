@@ -1,7 +1,9 @@
 """SmolLM2 learns from right dialogs, none of them a test; its adapter is trained, written and merged as one."""
 
+import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -10,18 +12,21 @@ from typing import Any
 import pytest
 import torch
 from jsonschema import Draft202012Validator
+from safetensors import safe_open
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from constrained_k2.formats.kimi_k2 import KIMI_K2
+from constrained_k2.vocabulary.vocabulary import Vocabulary
 from scripts.smollm2.adapter import Adapted, load_adapter, merged, save_adapter
 from scripts.smollm2.base import GGUF, Base, open_gguf, read_base
+from scripts.smollm2.checkpoint import ADAPTER
 from scripts.smollm2.dialogs import Author, right_calls
 from scripts.smollm2.eagle import Head, loss_of, states_of, write_head
 from scripts.smollm2.leaderboard import Leaderboard
 from scripts.smollm2.questions import WHEEL, Questions, questions
 from scripts.smollm2.tokenizer import NAMES, write_tokenizer
-from scripts.smollm2.training import Recipe, train
+from scripts.smollm2.training import Recipe, Written, train
 from tests.data import fetched
 
 pytestmark = pytest.mark.slow  # they read 2 MB of questions, or 98 MB of weights
@@ -163,6 +168,29 @@ def test_an_adapter_is_written_in_a_byte_a_weight(small: Base, tmp_path: Path) -
     assert read.keys() == weights.keys()
     for name, weight in weights.items():
         assert (read[name] - weight).abs().max() <= weight.abs().max() / 100
+
+
+def test_what_ships_is_small_and_of_this_recipe() -> None:
+    content = ADAPTER.read_bytes()
+    page = ADAPTER.with_name("README.md").read_text("utf-8")
+    assert hashlib.sha256(content).hexdigest() in page
+    assert len(content) < 4_500_000
+    with safe_open(ADAPTER, "pt") as file:
+        facts = file.metadata()
+    assert json.loads(facts["recipe"]) == asdict(Recipe())
+    log = [json.loads(line) for line in ADAPTER.with_suffix(".jsonl").read_text().splitlines()]
+    assert log[-1]["step"] == Recipe().steps and log[-1]["loss"] < log[0]["loss"] / 4
+
+
+@pytest.mark.only_all  # a minute
+def test_what_ships_saw_these_dialogs(tmp_path: Path, asked: Questions) -> None:
+    fetched(GGUF)
+    write_tokenizer(tmp_path, open_gguf())
+    written, recipe = Written(asked, Vocabulary.from_pretrained(tmp_path), Recipe()), Recipe()
+    for _ in islice(written, recipe.steps * recipe.dialogs):
+        pass
+    with safe_open(ADAPTER, "pt") as file:
+        assert file.metadata()["dialogs_sha256"] == written.digest
 
 
 def test_drafts_are_of_the_past_alone(small: Base) -> None:
