@@ -37,7 +37,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="chooses the requests and seeds the sampling")
     parser.add_argument("--temperature", type=float, default=0.7, help="(default: %(default)s)")
     again = "asked again for what the mask changed (default: %(default)s)"
-    parser.add_argument("--explained", type=natural, default=40, metavar="N", help=again)
+    parser.add_argument("--explained", type=natural, default=30, metavar="N", help=again)
     options = parser.parse_args()
     started, is_public = time.monotonic(), options.format == "kimi-k2"
     model, bodies = options.output / MODEL, list[dict[str, Any]]()

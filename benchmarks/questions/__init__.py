@@ -1,1 +1,1 @@
-"""What public questions say of a run of ``scripts/demo.sh``: the leaderboard's judgement, and what the mask did."""
+"""Tables of a run of ``scripts/demo.sh``: the leaderboard's judgement, harm, forced values, and rules for declining."""

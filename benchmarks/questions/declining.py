@@ -27,7 +27,7 @@ class Answer(NamedTuple):
     """An answer with an executable call."""
 
     change: Change
-    does_harm: bool  # a call that nobody asked for
+    does_harm: bool  # a call that were not asked for
     is_right: bool
 
 

@@ -1,4 +1,4 @@
-"""What became of the values that the mask forced: right or wrong, by the keyword that forbade the model's own token."""
+"""Counts the values that the mask forced, right and wrong ones, by the keyword that forbade the model's own token."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ class Forced(NamedTuple):
     keywords: str
     key: str  # the sample's
     tool: str
-    argument: str  # empty: the arguments as a whole, of which a key, a comma or the end was due
+    argument: str  # empty if a key, a comma or the end of the arguments was due
     is_asked_for: bool  # a right answer calls the function
     is_right: bool  # the value at the end; of all arguments, if those as a whole were due
     was_executable: bool  # without the constraint

@@ -27,7 +27,7 @@ class Judged(NamedTuple):
 
     @property
     def does_harm(self) -> bool:
-        """True if an agent would run a call that nobody asked for."""
+        """True if an agent would run a call that were not asked for."""
         return self.judgement.counts.unasked > 0
 
 
@@ -62,7 +62,7 @@ def right_answers(run: Run) -> str:
         _row(run, f"{category} ({count})", lambda each: each.is_right, category) for category, count in asked.items()
     ]
     rows.append([f"all ({asked.total()})", *(_share([each.is_right for each in arm.values()]) for arm in run.values())])
-    rows.append(_row(run, "answers with executable calls that nobody asked for", lambda each: each.does_harm))
+    rows.append(_row(run, "answers with executable calls that were not asked for", lambda each: each.does_harm))
     title = f"of these to the {idle} questions that no function answers"
     rows.append(_row(run, title, lambda each: each.does_harm and not each.sample.expected))
     return table(["right answers, says the leaderboard", *run], rows)

@@ -119,8 +119,10 @@ def _send(options: argparse.Namespace) -> "RunDirectory":
             except RuntimeError as error:
                 raise InvalidRequest(str(error), "vLLM on this machine") from error
         else:
-            sent.ask(arms, options.tokenizer and Vocabulary.from_pretrained(options.tokenizer))
-            if options.explained and options.tokenizer is None:
+            sent.ask(arms)
+            if options.tokenizer is not None:
+                sent.explain(arms, Vocabulary.from_pretrained(options.tokenizer))
+            elif options.explained:
                 say("What the constraint changed is left out: it needs --tokenizer DIR")
     return directory
 

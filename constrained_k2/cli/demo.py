@@ -17,7 +17,7 @@ from constrained_k2.errors import InvalidRequest
 MODEL, SAMPLES = "model", "samples.jsonl"
 """Names of the checkpoint's directory and of the requests' file, in the output's directory."""
 
-_LIMITS = ("--max-tokens=400", "--concurrency=16")  # the longest right answer has some 300 tokens
+_LIMITS = ("--max-tokens=400", "--concurrency=48")  # the longest right answer has some 300 tokens
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

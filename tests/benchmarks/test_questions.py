@@ -107,7 +107,7 @@ def test_what_the_mask_forced() -> None:
         changed(samples[1], {"day": "x"}, {"day": 7}, 0.2, "type"),  # invented
         changed(samples[2], {"day": 1}, {"day": 7}, 0.2, "type"),  # harmed
         changed(samples[3], {"day": 1}, {"day": 1}, 0.0),
-        *(changed(sample, {}, {"day": 1}, 0.9, "type", "required") for sample in samples[4:]),  # nobody asked for it
+        *(changed(sample, {}, {"day": 1}, 0.9, "type", "required") for sample in samples[4:]),  # not asked for
     ]
     told = changes, {sample.key: sample for sample in samples}, KIMI_K2
     assert rows_of(by_keyword([*forced_values(*told)])) == [

@@ -34,13 +34,13 @@ from tests.evaluation.test_ab_results import BAD, GOOD, saved
 class FakeServer:
     """Replaces vLLM: keeps what it was started with, and answers as the fake endpoint does."""
 
-    started: ClassVar[list[tuple[str, str, Mapping[str, str]]]] = []
+    started: ClassVar[list[tuple[str, str, str | None]]] = []
     model_family: ClassVar[str] = "Kimi K2"
 
     def __init__(self, model: Path, flags: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> None:
         assert Vocabulary.from_pretrained(model).format.name == self.model_family
         assert (model / "model.safetensors").exists()
-        self.started.append((log.stem, flags[flags.index("--tool-call-parser") + 1], environment))
+        self.started.append((log.stem, flags[flags.index("--tool-call-parser") + 1], environment.get("VLLM_PLUGINS")))
         self.endpoint = FakeEndpoint()
 
     def __enter__(self) -> Self:
@@ -75,8 +75,8 @@ def test_every_arm_is_asked_once_whatever_ended_the_run(
     sending.serve(model)
     sending.serve(model)
     assert FakeServer.started == [
-        ("constrained_k2", "kimi_constrained", {}),
-        ("vllm_strict", builtin, {"VLLM_PLUGINS": "none"}),
+        ("constrained_k2", "kimi_constrained", None),
+        ("vllm_strict", builtin, "none"),
     ]
     assert list(directory.arms) == ["unconstrained", "constrained", "nearest", "vllm-strict"]
     assert all(len(directory.done_keys(arm)) == 6 for arm in directory.arms)

@@ -1,6 +1,7 @@
 """Sends an A/B's requests, to given servers or to vLLM servers of a checkpoint on this machine."""
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,17 @@ from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 TEMPERATURE = 0.7  # between the recommendations of the model cards: 0.6 for Kimi-K2-Instruct, 1.0 for Kimi-K2-Thinking
+
+_FLAGS = (
+    "--dtype=float32",  # bfloat16 is many times slower on a CPU without AVX-512
+    "--max-num-seqs=48",
+    "--block-size=32",  # of 128, the default, the arms of a server share fewer tokens of a prompt
+)
+_ENVIRONMENT = {  # all cores for the model: two of them served a small model twice as fast as one
+    "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+    "OMP_NUM_THREADS": f"{os.cpu_count()}",
+    "OMP_WAIT_POLICY": "passive",  # waiting threads leave their cores to the server's other processes
+}
 
 
 class Served(NamedTuple):
@@ -67,19 +79,26 @@ class Sending(NamedTuple):
         for served in SERVERS[self.directory.model_family] if servers is None else servers:
             names = [arm.name for arm in served.arms]
             done = min(len(self.directory.done_keys(name, but_failed=self.retry_failed)) for name in names)
-            again = any(missing_changes(self.directory, arm, self.explained) for arm in served.arms)
+            # What the mask does to this arm's answers, it does to those of the other arms, unless they decline a call.
+            asked_again = [arm for arm in served.arms if arm.preset == "nearest"]
+            again = [arm.name for arm in asked_again if missing_changes(self.directory, arm, self.explained)]
             if done < self.directory.answers or again:
                 log = self.directory.path / f"{served.name}.log"
                 self.say(f"Starting vLLM for {' and '.join(arm.name for arm in served.arms)} (log: {log}) …")
-                with VllmServer(model, served.flags, log=log, environment=served.environment) as server:
+                environment = {**_ENVIRONMENT, **served.environment}
+                with VllmServer(model, (*served.flags, *_FLAGS), log=log, environment=environment) as server:
                     arms = [replace(arm, url=server.url) for arm in served.arms]
-                    self.ask(arms, Vocabulary.from_pretrained(model) if again else None)
+                    self.ask(arms)
+                    if again:
+                        self.explain([arm for arm in arms if arm.name in again], Vocabulary.from_pretrained(model))
 
-    def ask(self, arms: Sequence[Arm], vocabulary: Vocabulary | None) -> None:
-        """Send the remaining requests; with a vocabulary also those that tell what the constraint changed."""
+    def ask(self, arms: Sequence[Arm]) -> None:
+        """Send the remaining requests."""
         how: dict[str, Any] = {"limits": self.limits, "retry_failed": self.retry_failed}
         with LiveFigures(self.directory, arms, retry_failed=self.retry_failed, is_shown=self.is_shown) as figures:
             asyncio.run(run(self.directory, arms, **how, on_answer=figures.add))
-        if vocabulary is not None:
-            asked: dict[str, Any] = {"limits": self.limits, "count": self.explained, "say": self.say}
-            asyncio.run(ask_again(self.directory, arms, TurnExplainer(vocabulary), **asked))
+
+    def explain(self, arms: Sequence[Arm], vocabulary: Vocabulary) -> None:
+        """Send the remaining requests that tell what the constraint changed."""
+        asked: dict[str, Any] = {"limits": self.limits, "count": self.explained, "say": self.say}
+        asyncio.run(ask_again(self.directory, arms, TurnExplainer(vocabulary), **asked))
