@@ -180,7 +180,7 @@ def test_what_is_shown_is_wrong_in_form_and_set_right(tmp_path: Path) -> None:
 
 @pytest.mark.server
 @pytest.mark.parametrize(
-    ("wire_format", "count"), [("kimi-k2", 24), pytest.param("kimi-k3", 12, marks=pytest.mark.only_all)]
+    ("wire_format", "count"), [("kimi-k2", 8), pytest.param("kimi-k3", 12, marks=pytest.mark.only_all)]
 )
 def test_the_small_model_on_real_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wire_format: str, count: int
