@@ -1,8 +1,8 @@
 """Rules that decline a call by what the mask took from the model: the harm that each avoids, and its cost.
 
 A rule scores each answer of an arm that declines nothing; answers with a call whose score is above a threshold would be
-declined. The threshold with the fewest faults on one half of the questions is applied to the other half. A fault is a
-harmful answer that is made, or a right one that is declined.
+declined. The threshold with the fewest faults on one half of the questions is applied to the other half. Each
+harmful answer that passes and each right answer that is declined is a fault.
 """
 
 import math

@@ -22,7 +22,6 @@ class Forced(NamedTuple):
     is_asked_for: bool  # a right answer calls the function
     is_right: bool  # the value at the end; of all arguments, if those as a whole were due
     was_executable: bool  # without the constraint
-    was_right: bool
 
 
 def forced_values(
@@ -44,9 +43,7 @@ def forced_values(
             argument = escaped.replace("~1", "/").replace("~0", "~")
             asked = any(call.name == tool for call in sample.expected or ())
             right = asked and _is_right(sample, change.constrained, tool, argument)
-            yield Forced(
-                keywords or "(not found)", change.key, tool, argument, asked, right, was_executable, bool(before.right)
-            )
+            yield Forced(keywords or "(not found)", change.key, tool, argument, asked, right, was_executable)
 
 
 def _is_right(sample: Sample, record: Record, tool: str, argument: str) -> bool:
@@ -71,7 +68,7 @@ def _is_right(sample: Sample, record: Record, tool: str, argument: str) -> bool:
 
 
 def by_keyword(found: Sequence[Forced]) -> str:
-    """Return the table of forced values by keyword, those of functions that were asked for apart."""
+    """Return the table of forced values by keyword."""
     groups: defaultdict[str, list[Forced]] = defaultdict(list)
     for each in found:
         groups[each.keywords].append(each)
@@ -86,8 +83,9 @@ def by_keyword(found: Sequence[Forced]) -> str:
             counted["invented"] += each.is_asked_for and not each.is_right and not each.was_executable
         names = ("asked", "right", "failed", "repaired", "invented")
         rows.append([keywords, len(values), *(counted[name] for name in names)])
-    columns = ["forbidden by", "values", "of functions asked for", "right at the end"]
-    return table([*columns, "not executable before", "of these right", "of these wrong"], rows)
+    columns = ["forbidden by", "values", "values of expected functions", "right now"]
+    outcomes = "invalid before", "invalid before, right now", "invalid before, wrong now"
+    return table([*columns, *outcomes], rows)
 
 
 def changed_right_answers(

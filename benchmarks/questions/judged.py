@@ -63,7 +63,7 @@ def right_answers(run: Run) -> str:
     ]
     rows.append([f"all ({asked.total()})", *(_share([each.is_right for each in arm.values()]) for arm in run.values())])
     rows.append(_row(run, "answers with executable calls that were not asked for", lambda each: each.does_harm))
-    title = f"of these to the {idle} questions that no function answers"
+    title = f"the same, for the {idle} questions that no function can answer"
     rows.append(_row(run, title, lambda each: each.does_harm and not each.sample.expected))
     return table(["right answers, says the leaderboard", *run], rows)
 

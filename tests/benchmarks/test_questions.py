@@ -67,7 +67,7 @@ def test_right_answers_and_harm_are_counted(tmp_path: Path) -> None:
     assert sum(int(better) for _, _, better in categories) >= len(tests) - 1
     assert everything[0] == f"all ({len(tests)})" and everything[2].startswith(("98", "100"))
     assert harmful[1:] == harm[1:] == [str(harm_done), "0"]
-    assert harm[0] == f"of these to the {irrelevant} questions that no function answers"
+    assert harm[0] == f"the same, for the {irrelevant} questions that no function can answer"
     assert harm_done
     (name, won, lost, p), (_, harm_won, harm_lost, _) = rows_of(pairs(run))
     assert name == "better: right" and int(won) > 10 and lost == "0" and float(p) < 0.01

@@ -79,7 +79,7 @@ class Sending(NamedTuple):
         for served in SERVERS[self.directory.model_family] if servers is None else servers:
             names = [arm.name for arm in served.arms]
             done = min(len(self.directory.done_keys(name, but_failed=self.retry_failed)) for name in names)
-            # What the mask does to this arm's answers, it does to those of the other arms, unless they decline a call.
+            # The other arms have the same mask; an arm that never declines also shows what a threshold would decline.
             asked_again = [arm for arm in served.arms if arm.preset == "nearest"]
             again = [arm.name for arm in asked_again if missing_changes(self.directory, arm, self.explained)]
             if done < self.directory.answers or again:
