@@ -10,7 +10,6 @@ scripts.
 """
 
 import argparse
-import json
 import shutil
 import tempfile
 from dataclasses import replace
@@ -22,8 +21,8 @@ import torch
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 from scripts.smollm2.adapter import Adapted, load_adapter
 from scripts.smollm2.base import open_gguf, read_base
-from scripts.smollm2.checkpoint import ADAPTER, HEAD, write_checkpoint
-from scripts.smollm2.eagle import Head, loss_of, write_head
+from scripts.smollm2.checkpoint import ADAPTER, HEAD, write_checkpoint, write_shipped_head
+from scripts.smollm2.eagle import Head, loss_of
 from scripts.smollm2.questions import questions
 from scripts.smollm2.tokenizer import write_tokenizer
 from scripts.smollm2.training import HEAD_RECIPE, Recipe, Written, train
@@ -42,7 +41,7 @@ def main() -> None:
     if options.checkpoint:
         model = write_checkpoint(options.checkpoint)
         if options.head:
-            write_head(model / "eagle3", json.loads((model / "config.json").read_text()), HEAD)
+            write_shipped_head(model)
         return
     torch.set_num_threads(options.threads)
     recipe, shipped = (HEAD_RECIPE, HEAD) if options.head else (Recipe(), ADAPTER)

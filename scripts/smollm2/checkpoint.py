@@ -1,4 +1,4 @@
-"""Writes the checkpoint that vLLM serves: the base model with the adapter, and Kimi K2's tokens and chat template."""
+"""Writes the checkpoints that vLLM serves: the base model with the adapter, Kimi K2's tokens and template; the head."""
 
 import json
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 from scripts.smollm2.adapter import load_adapter, merged
 from scripts.smollm2.base import open_gguf, read_base
+from scripts.smollm2.eagle import write_head
 from scripts.smollm2.tokenizer import BOS, TURN_END, write_tokenizer
 
 ADAPTER = Path(__file__).parent / "adapter.safetensors"
@@ -30,6 +31,11 @@ def write_checkpoint(out: Path, adapter: Path = ADAPTER) -> Path:
     weights = {name: weight.to(torch.bfloat16) for name, weight in merged(base, load_adapter(adapter))}
     save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
     return out
+
+
+def write_shipped_head(model: Path) -> Path:
+    """Write the EAGLE-3 head's checkpoint into a directory of the model's checkpoint, and return it."""
+    return write_head(model / "eagle3", json.loads((model / "config.json").read_text()), load_adapter(HEAD))
 
 
 def _write(path: Path, value: Mapping[str, object]) -> None:

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scripts.smollm2.adapter import Adapted, load_adapter
+from scripts.smollm2.adapter import Adapted
 
 INNER = 768
 """Width of its MLP."""
@@ -24,12 +24,12 @@ TOKENS = 3
 """Draft tokens a step, in training and in the server."""
 
 
-def hidden_layers(layers: int) -> tuple[int, int, int]:
-    """Return the numbers of layers after which vLLM takes a hidden state.
+def hidden_layers(layers: int) -> list[int]:
+    """Return the numbers of layers after which a hidden state is taken, in order; 0 is before the first layer.
 
-    Source: ``get_eagle3_default_aux_hidden_state_layers`` of vLLM 0.32.
+    For a model of at least six layers they are vLLM's default (``get_eagle3_default_aux_hidden_state_layers``).
     """
-    return 2, layers // 2, layers - 3
+    return sorted((2, layers // 2, max(0, layers - 3)))
 
 
 class _Attention(nn.Module):  # type: ignore[misc]
@@ -166,16 +166,17 @@ def loss_of(model: Adapted, head: Head, ids: Sequence[int], written: Sequence[bo
     return total / TOKENS
 
 
-def write_head(out: Path, config: dict[str, Any], head: Path) -> Path:
-    """Write the head's checkpoint, beside the model's ``config``, from the trained file; return its directory."""
+def write_head(out: Path, config: dict[str, Any], weights: dict[str, Tensor]) -> Path:
+    """Write the head's checkpoint, beside the model's ``config``; return its directory."""
     out.mkdir(parents=True, exist_ok=True)
     kept = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "rope_theta")
     fields = {
         name: config[name] for name in (*kept, "max_position_embeddings", "rms_norm_eps", "hidden_act", "torch_dtype")
     }
     fields |= {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "num_hidden_layers": 1}
+    fields |= {"eagle_aux_hidden_state_layer_ids": hidden_layers(config["num_hidden_layers"])}
     fields |= {"intermediate_size": INNER, "draft_vocab_size": config["vocab_size"], "tie_word_embeddings": False}
     (out / "config.json").write_text(json.dumps(fields, indent=1) + "\n", "utf-8")
-    weights = {name: weight.to(torch.bfloat16) for name, weight in load_adapter(head).items()}
-    save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
+    stored = {name: weight.to(torch.bfloat16) for name, weight in weights.items()}
+    save_file(stored, out / "model.safetensors", metadata={"format": "pt"})
     return out

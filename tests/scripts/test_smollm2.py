@@ -211,7 +211,7 @@ def test_a_head_learns_what_its_model_says(small: Base, tmp_path: Path) -> None:
     recipe = Recipe(steps=40, dialogs=2, rate=1e-2, warm_up=1)
     train(head.trained(), partial(loss_of, model, head), Dialogs(dialogs), recipe, tmp_path / "head.safetensors", quiet)  # type: ignore[arg-type]
     assert sum(loss_of(model, head, *dialog).item() for dialog in dialogs[:4]) < before
-    directory = write_head(tmp_path / "head", SMALL | OTHERS, tmp_path / "head.safetensors")
+    directory = write_head(tmp_path / "head", SMALL | OTHERS, load_adapter(tmp_path / "head.safetensors"))
     assert load_file(directory / "model.safetensors").keys() == head.trained().keys()
 
 

@@ -1,13 +1,19 @@
 """Requests to a test's server, and what a client sees of their answers, whole or as a stream."""
 
+import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 import openai
 
+from constrained_k2 import ToolCallParser, Vocabulary
 from constrained_k2.evaluation.server import VllmServer
+from constrained_k2.parsing import Completion
+from constrained_k2.parsing.events import CallCut, CallFinished, Event, HeaderCut
+from constrained_k2.request.spec import Tool
 from scripts.bundled_samples.ordinary import TOOLS
 
 MESSAGES = [{"role": "user", "content": "What's the weather like?"}]
@@ -46,8 +52,12 @@ class Seen:
     reasoning: str = ""
     content: str = ""
     calls: list[Call] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
-    longest_delta: int = 0
+    deltas: list[list[int]] = field(default_factory=list)
+    """Token ids, by the events of a stream."""
+
+    @property
+    def ids(self) -> list[int]:
+        return list(itertools.chain.from_iterable(self.deltas))
 
     @property
     def shown(self) -> tuple[str, str, str, list[Call]]:
@@ -73,8 +83,7 @@ def chat_choices(server: VllmServer, *, stream: bool = False, **body: Any) -> li
         seen.reason = choice["finish_reason"] or seen.reason
         seen.reasoning += delta.get("reasoning") or ""
         seen.content += delta.get("content") or ""
-        seen.ids += ids
-        seen.longest_delta = max(seen.longest_delta, len(ids))
+        seen.deltas.append(ids)
         for call in delta.get("tool_calls") or ():
             part = parts.setdefault(call["index"], ["", "", ""])
             part[0] += call.get("id") or ""
@@ -89,7 +98,26 @@ def _whole(choice: dict[str, Any]) -> Seen:
     message = choice["message"]
     calls = [(call["id"], *call["function"].values()) for call in message.get("tool_calls") or ()]
     texts = message.get("reasoning") or "", message["content"] or ""
-    return Seen(choice["finish_reason"], *texts, calls, choice.get("token_ids") or [])
+    return Seen(choice["finish_reason"], *texts, calls, [choice.get("token_ids") or []])
+
+
+def expected(
+    ids: Sequence[int], vocabulary: Vocabulary, *, length: bool, stream: bool, tools: Sequence[str] = ("get_weather",)
+) -> tuple[Any, ...]:
+    """Return what a client should see of these tokens and the stop behind them."""
+    ids = ids if length else [*ids, vocabulary.format.turn_end]
+    parser = ToolCallParser(vocabulary, level="tolerant", tools=[*map(Tool, tools)])
+    events = [*parser.feed(ids), *parser.finish()]
+    cut = length or any(isinstance(event, CallCut | HeaderCut) for event in events)
+    completion = Completion.from_events(events)
+    calls = Completion.from_events(_as_shown(events)).tool_calls if stream else completion.tool_calls
+    reason = "length" if cut else "tool_calls" if completion.tool_calls else "stop"
+    return reason, completion.reasoning, completion.content, [(c.id, c.name, c.arguments) for c in calls]
+
+
+def _as_shown(events: list[Event]) -> list[Event]:
+    """A stream shows what there is of a call that is cut off later."""
+    return [CallFinished(event.position) if isinstance(event, CallCut) else event for event in events]
 
 
 def respond(server: VllmServer, *, stream: bool = False, **body: Any) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 It reads a file ``{"model": DIR, "engine": {…}, "batches": {NAME: [{"prompt": [ids], "params": {…}, "structured": {…}}, …]}}``
 and writes ``{NAME: {"answers": [[{"ids": […], "reason": …, "text": …}, …], …], "metrics": {…}, "totals": {…}}}`` into
-``job.out.json``, batch by batch; ``totals`` are this package's own counts of the batch. A request that is refused or ends in an
-error has ``{"error": …}`` for its answer.
+``job.out.json``, batch by batch: ``metrics`` are vLLM's counts of the batch, ``totals`` this package's. A request that is
+refused or ends in an error has ``{"error": …}`` for its answer.
 """
 
 import json
@@ -37,14 +37,21 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
     llm = LLM(job["model"], **(SMALL | job["engine"]))
     done: dict[str, Any] = {}
-    before = totals()
+    before = counts(llm)
     for name, requests in job["batches"].items():
         answers = answer(llm, requests)
-        metrics = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
-        before, earlier = totals(), before
-        counts = {key: value - earlier.get(key, 0) for key, value in before.items()}
-        done[name] = {"answers": answers, "metrics": metrics, "totals": counts}
+        before, earlier = counts(llm), before
+        done[name] = {"answers": answers} | {
+            kind: {key: value - earlier[kind].get(key, 0) for key, value in found.items()}
+            for kind, found in before.items()
+        }
     return done
+
+
+def counts(llm: Any) -> dict[str, dict[str, Any]]:
+    """vLLM's metrics and this package's own counts so far."""
+    metrics = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
+    return {"metrics": metrics, "totals": totals()}
 
 
 def totals() -> dict[str, Any]:

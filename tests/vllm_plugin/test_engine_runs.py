@@ -19,6 +19,7 @@ from constrained_k2.testing import build_model
 from scripts.bundled_samples.ordinary import TOOLS
 from tests.budget import LEVEL, tries
 from tests.vllm_plugin.draft_law import SURE
+from tests.vllm_plugin.eagle_heads import write_copying, write_random
 from tests.vllm_plugin.engine_run import run_in_its_own_process
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1200)]  # a test may start an engine or two first
@@ -121,6 +122,12 @@ def sampled(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
         yield {"prompt": prompt, "params": constrained(spec, max_tokens=200, **chance)}
 
 
+def free(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
+    """Greedy ones without tools: a draft is accepted if it is the model's likeliest token."""
+    for number in range(12):
+        yield {"prompt": vocabulary.encode(f"Request {number}"), "params": {"temperature": 0.0, "max_tokens": 60}}
+
+
 def constrained(spec: dict[str, Any], **params: Any) -> dict[str, Any]:
     return {"max_tokens": 600, "extra_args": {"constrained_k2": json.dumps(spec)}} | params
 
@@ -132,6 +139,10 @@ def run(model: Path, vocabulary: Vocabulary, tmp_path_factory: pytest.TempPathFa
     other = build_model(directory / "draft", arch="llama", seed=1)
     ngram = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
     draft = {"method": "draft_model", "model": str(other), "num_speculative_tokens": 3}
+    copying, random = (
+        {"method": "eagle3", "model": str(write(directory / write.__name__, model)), "num_speculative_tokens": 3}
+        for write in (write_copying, write_random)
+    )
     grammar = {"method": "custom_class", "model": "constrained_k2.vllm_plugin.GrammarProposer"}
     engines: dict[str, dict[str, Any]] = {
         "processor": {"logits_processors": ["constrained_k2.vllm_plugin:KimiK2LogitsProcessor"]},
@@ -141,8 +152,11 @@ def run(model: Path, vocabulary: Vocabulary, tmp_path_factory: pytest.TempPathFa
         "grammar": BACKEND | {"speculative_config": grammar | {"num_speculative_tokens": 6}},
         "draft model": BACKEND | {"speculative_config": draft},
         "draft model, synchronous": BACKEND | {"speculative_config": draft, "async_scheduling": False},
+        "EAGLE-3": BACKEND | {"speculative_config": copying},
+        "EAGLE-3, synchronous": BACKEND | {"speculative_config": copying, "async_scheduling": False},
+        "EAGLE-3, random": BACKEND | {"speculative_config": random},
     }
-    batches = {each.__name__: list(each(vocabulary)) for each in (mixed, tagged, cut, sampled)}
+    batches = {each.__name__: list(each(vocabulary)) for each in (mixed, tagged, cut, sampled, free)}
     done: dict[str, dict[str, Any]] = {}
 
     def once(name: str) -> dict[str, Any]:
@@ -155,18 +169,22 @@ def run(model: Path, vocabulary: Vocabulary, tmp_path_factory: pytest.TempPathFa
     return once
 
 
-ALL = dict.fromkeys(("backend, synchronous", "draft model, synchronous"), ("mixed",)) if LEVEL == "all" else {}
-DRAFTING = ("mixed", "cut") if LEVEL == "all" else ("cut",)
-BATCHES: dict[str, tuple[str, ...]] = ALL | {
+MORE = ("mixed",) if LEVEL == "all" else ()
+BATCHES: dict[str, tuple[str, ...]] = {
     "processor": ("mixed", "tagged", "cut"),
-    "backend": ("mixed", "tagged", "sampled"),
+    "backend": ("mixed", "tagged", "sampled", "free"),
+    "EAGLE-3": ("mixed", "cut", "sampled", "free"),
+    "ngram": (*MORE, "cut", "sampled"),
+    "grammar": (*MORE, "cut", "sampled"),
+    "backend, synchronous": ("mixed",),
+    "EAGLE-3, synchronous": ("mixed", "sampled"),
+    "EAGLE-3, random": ("mixed", "sampled", "free"),
     "draft model": ("mixed", "sampled"),
-    "ngram": (*DRAFTING, "sampled"),
-    "grammar": (*DRAFTING, "sampled"),
+    "draft model, synchronous": ("mixed",),
 }
-SPECULATING = ["ngram", "grammar", "draft model", "draft model, synchronous"]
+SPECULATING = [name for name in BATCHES if name not in {"processor", "backend", "backend, synchronous"}]
 OTHERS = ["backend", "backend, synchronous", *SPECULATING]
-SMALLEST = {"processor", "backend", "draft model"}  # each route; several tokens a step
+SMALLEST = {"processor", "backend", "EAGLE-3"}  # each route; several tokens a step
 
 
 def by_name(*names: str) -> pytest.MarkDecorator:
@@ -181,7 +199,17 @@ def test_greedy_output_is_that_of_the_other_route(run: Run, name: str) -> None:
     assert sum(len(answer[0]["ids"]) for answer in answers) > 40 * GREEDY
 
 
-@pytest.mark.parametrize("name", ["grammar", "draft model", pytest.param("ngram", marks=pytest.mark.only_all)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "grammar",
+        "EAGLE-3",
+        *(
+            pytest.param(name, marks=pytest.mark.only_all)
+            for name in ("ngram", "draft model", "EAGLE-3, synchronous", "EAGLE-3, random")
+        ),
+    ],
+)
 def test_drafts_change_no_distribution(run: Run, vocabulary: Vocabulary, name: str) -> None:
     """As :mod:`tests.vllm_plugin.draft_law`, in whole engines: values are as frequent with drafts as without."""
     found = [frequencies(run(each)["sampled"]["answers"], vocabulary) for each in ("backend", name)]
@@ -236,11 +264,20 @@ def test_requests_of_others_beside_ours(run: Run, name: str) -> None:
     assert free[0]["ids"] == run("processor")["mixed"]["answers"][-1][0]["ids"]
 
 
-@by_name(*SPECULATING)
+@by_name(*(name for name in SPECULATING if name != "EAGLE-3, random"))
 def test_more_than_one_token_a_step(run: Run, name: str) -> None:
     metrics = run(name)["mixed"]["metrics"]
     steps, accepted = metrics["vllm:spec_decode_num_drafts"], metrics["vllm:spec_decode_num_accepted_tokens"]
     assert 1 + accepted / steps > 1.2
+
+
+@by_name("EAGLE-3", "EAGLE-3, random")
+def test_heads_of_both_ends_without_tools(run: Run, name: str) -> None:
+    found = run(name)["free"]
+    assert found["answers"] == run("backend")["free"]["answers"]
+    metrics = found["metrics"]
+    share = metrics["vllm:spec_decode_num_accepted_tokens"] / metrics["vllm:spec_decode_num_draft_tokens"]
+    assert share > 0.5 if name == "EAGLE-3" else share < 0.1
 
 
 @pytest.mark.parametrize("name", ["backend", "processor"])
@@ -269,7 +306,7 @@ def test_tagged_requests_are_ours(run: Run, vocabulary: Vocabulary, name: str) -
     assert done["totals"]["unconstrained_calls"] == 40  # the last request: nothing asked for a constraint
 
 
-@pytest.mark.parametrize("name", ["processor", "ngram", "grammar"])
+@pytest.mark.parametrize("name", ["processor", "ngram", "grammar", "EAGLE-3"])
 def test_no_call_is_cut_where_tokens_are_kept_for_its_end(run: Run, vocabulary: Vocabulary, name: str) -> None:
     answers = [answer[0] for answer in run(name)["cut"]["answers"]]
     without, kept = answers[::2], answers[1::2]

@@ -8,16 +8,13 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from constrained_k2 import ToolCall, ToolCallParser, Vocabulary, render_tool_calls
+from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
 from constrained_k2.evaluation.sample import UNCONSTRAINED
 from constrained_k2.evaluation.server import VllmServer
-from constrained_k2.parsing import Completion
-from constrained_k2.parsing.events import CallCut, CallFinished, Event, HeaderCut
-from constrained_k2.request.spec import Tool
 from tests.budget import tries
 from tests.parsing.transcripts import ids_of_text, made_up, table
 from tests.servers import on
-from tests.vllm_plugin.asking import WEATHER, Seen, called, chat_choices, respond
+from tests.vllm_plugin.asking import WEATHER, Seen, called, chat_choices, expected, respond
 
 pytestmark = pytest.mark.server
 
@@ -35,23 +32,6 @@ def transcripts(count: int, vocabulary: Vocabulary) -> list[list[int]]:
         if kept:
             found.append(kept)
     return found[:count]
-
-
-def expected(ids: Sequence[int], vocabulary: Vocabulary, *, length: bool, stream: bool) -> tuple[Any, ...]:
-    """Return what a client should see of these tokens and the stop behind them."""
-    ids = ids if length else [*ids, vocabulary.format.turn_end]
-    parser = ToolCallParser(vocabulary, level="tolerant", tools=[Tool("get_weather")])
-    events = [*parser.feed(ids), *parser.finish()]
-    cut = length or any(isinstance(event, CallCut | HeaderCut) for event in events)
-    completion = Completion.from_events(events)
-    calls = Completion.from_events(_as_shown(events)).tool_calls if stream else completion.tool_calls
-    reason = "length" if cut else "tool_calls" if completion.tool_calls else "stop"
-    return reason, completion.reasoning, completion.content, [(c.id, c.name, c.arguments) for c in calls]
-
-
-def _as_shown(events: list[Event]) -> list[Event]:
-    """A stream shows what there is of a call that is cut off later."""
-    return [CallFinished(event.position) if isinstance(event, CallCut) else event for event in events]
 
 
 def ask_both(server: VllmServer, requests: Sequence[dict[str, Any]]) -> list[tuple[list[Seen], list[Seen]]]:
@@ -113,7 +93,7 @@ def test_transcripts_with_speculation(server: VllmServer, vocabulary: Vocabulary
             length = answer.ids[-1] not in vocabulary.format.stop_ids
             assert answer.shown == expected(answer.ids, vocabulary, length=length, stream=is_stream), text
         same += whole[0].ids == stream[0].ids
-        longest += stream[0].longest_delta > 1
+        longest += max(map(len, stream[0].deltas)) > 1
         calls += len(whole[0].calls)
     assert same > 0.75 * count  # sums of floats differ with the batch, and with them now and then a token
     assert longest > count / 2

@@ -27,12 +27,12 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 TEMPERATURE = 0.7  # between the recommendations of the model cards: 0.6 for Kimi-K2-Instruct, 1.0 for Kimi-K2-Thinking
 
-_FLAGS = (
+CPU_FLAGS = (
     "--dtype=float32",  # bfloat16 is many times slower on a CPU without AVX-512
     "--max-num-seqs=48",
     "--block-size=32",  # of 128, the default, the arms of a server share fewer tokens of a prompt
 )
-_ENVIRONMENT = {  # all cores for the model: two of them served a small model twice as fast as one
+ALL_CORES = {  # all cores for the model: two of them served a small model twice as fast as one
     "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
     "OMP_NUM_THREADS": f"{os.cpu_count()}",
     "OMP_WAIT_POLICY": "passive",  # waiting threads leave their cores to the server's other processes
@@ -85,8 +85,8 @@ class Sending(NamedTuple):
             if done < self.directory.answers or again:
                 log = self.directory.path / f"{served.name}.log"
                 self.say(f"Starting vLLM for {' and '.join(arm.name for arm in served.arms)} (log: {log}) …")
-                environment = {**_ENVIRONMENT, **served.environment}
-                with VllmServer(model, (*served.flags, *_FLAGS), log=log, environment=environment) as server:
+                environment = {**ALL_CORES, **served.environment}
+                with VllmServer(model, (*served.flags, *CPU_FLAGS), log=log, environment=environment) as server:
                     arms = [replace(arm, url=server.url) for arm in served.arms]
                     self.ask(arms)
                     if again:
