@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from constrained_k2.vocabulary.vocabulary import Vocabulary
-from scripts.smollm2.adapter import Adapted, load_adapter
+from scripts.smollm2.adapter import Adapted, load_adapter, merged_model
 from scripts.smollm2.base import open_gguf, read_base
 from scripts.smollm2.checkpoint import ADAPTER, HEAD, write_checkpoint, write_shipped_head
 from scripts.smollm2.eagle import Head, loss_of
@@ -39,9 +39,9 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="write the checkpoint with the shipped adapter")
     options = parser.parse_args()
     if options.checkpoint:
-        model = write_checkpoint(options.checkpoint)
+        checkpoint = write_checkpoint(options.checkpoint)
         if options.head:
-            write_shipped_head(model)
+            write_shipped_head(checkpoint)
         return
     torch.set_num_threads(options.threads)
     recipe, shipped = (HEAD_RECIPE, HEAD) if options.head else (Recipe(), ADAPTER)
@@ -51,13 +51,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as tokenizer:
         write_tokenizer(Path(tokenizer), gguf)
         written = Written(questions(), Vocabulary.from_pretrained(tokenizer), recipe)
-    base, say = read_base(gguf), partial(print, flush=True)
-    adapted, out = Adapted(base, recipe.seed), options.folder / shipped.name
+    base, say, out = read_base(gguf), partial(print, flush=True), options.folder / shipped.name
     if options.head:
-        adapted.load(load_adapter(ADAPTER))
-        head = Head(base.config, recipe.seed)
-        train(head.trained(), partial(loss_of, adapted, head), written, recipe, out, say)
+        model, head = merged_model(base, load_adapter(ADAPTER)), Head(base.config, recipe.seed)
+        train(head.trained(), partial(loss_of, model, head), written, recipe, out, say)
     else:
+        adapted = Adapted(base, recipe.seed)
         train(adapted.trained(), adapted.loss_of, written, recipe, out, say)
     if options.ship:
         for suffix in (".safetensors", ".jsonl"):

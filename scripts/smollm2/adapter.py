@@ -85,11 +85,6 @@ class Adapted(nn.Module):  # type: ignore[misc]
         hidden = self(torch.tensor([ids[:-1]]))[0][flags]
         return functional.cross_entropy(self.embedding.logits(hidden), torch.tensor(ids[1:])[flags], reduction="sum")
 
-    def load(self, trained: Mapping[str, Tensor]) -> None:
-        """Take an adapter that was trained before."""
-        for name, weight in self.trained().items():
-            weight.data.copy_(trained[name])
-
     def trained(self) -> dict[str, nn.Parameter]:
         """Return the parameters that are trained, by their names in the adapter's file."""
         return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
@@ -116,6 +111,14 @@ def load_adapter(path: Path) -> dict[str, Tensor]:
     return {
         name: values.float() * scales.get(f"{name}.scale", 1.0) for name, values in found.items() if name not in scales
     }
+
+
+def merged_model(base: Base, trained: Mapping[str, Tensor]) -> LlamaForCausalLM:
+    """Return the model with the trained part added, frozen, in float32."""
+    model = LlamaForCausalLM(LlamaConfig(**base.config))
+    model.load_state_dict(dict(merged(base, trained)), strict=False)
+    model.tie_weights()
+    return model.requires_grad_(requires_grad=False)
 
 
 def merged(base: Base, trained: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

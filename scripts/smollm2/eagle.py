@@ -14,8 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
-
-from scripts.smollm2.adapter import Adapted
+from transformers import LlamaForCausalLM
 
 INNER = 768
 """Width of its MLP."""
@@ -123,7 +122,7 @@ class Head(nn.Module):  # type: ignore[misc]
         """Return all parameters."""
         return dict(self.named_parameters())
 
-    def drafts(self, model: Adapted, ids: Tensor, states: Tensor) -> list[Tensor]:
+    def drafts(self, model: LlamaForCausalLM, ids: Tensor, states: Tensor) -> list[Tensor]:
         """Return the last hidden states of each draft token, ``[length - 1, hidden]``: row i is of ``ids[i + 2]``.
 
         Args:
@@ -131,7 +130,7 @@ class Head(nn.Module):  # type: ignore[misc]
             ids: int64 ``[length]``.
             states: The three hidden states of each token, ``[length, 3 * hidden]``.
         """
-        embedded, features = model.embedding(ids[1:]), self.fc(states[:-1])
+        embedded, features = model.model.embed_tokens(ids[1:]), self.fc(states[:-1])
         earlier: list[tuple[Tensor, Tensor]] = []
         found = []
         for _ in range(TOKENS):
@@ -141,15 +140,15 @@ class Head(nn.Module):  # type: ignore[misc]
         return found
 
 
-def states_of(model: Adapted, ids: Tensor) -> tuple[Tensor, Tensor]:
+def states_of(model: LlamaForCausalLM, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Return the three hidden states of ``[length]`` ids, side by side, and the model's last hidden states."""
     with torch.no_grad():
-        out = model.model(inputs_embeds=model.embedding(ids[None]), use_cache=False, output_hidden_states=True)
+        out = model.model(ids[None], use_cache=False, output_hidden_states=True)
         chosen = hidden_layers(len(out.hidden_states) - 1)
         return torch.cat([out.hidden_states[number][0] for number in chosen], -1), out.last_hidden_state[0]
 
 
-def loss_of(model: Adapted, head: Head, ids: Sequence[int], written: Sequence[bool]) -> Tensor:
+def loss_of(model: LlamaForCausalLM, head: Head, ids: Sequence[int], written: Sequence[bool]) -> Tensor:
     """Return the drafts' loss over the tokens that the assistant writes, in nats.
 
     It is the cross-entropy to the model's own distribution, summed over tokens and averaged over the draft tokens.
@@ -157,11 +156,11 @@ def loss_of(model: Adapted, head: Head, ids: Sequence[int], written: Sequence[bo
     tokens, flags = torch.tensor(ids), torch.tensor(written[2:])
     states, last = states_of(model, tokens)
     with torch.no_grad():
-        wanted = model.embedding.logits(last[1:-1][flags]).softmax(-1)
+        wanted = model.lm_head(last[1:-1][flags]).softmax(-1)
     total = torch.zeros(())
     known = torch.arange(len(flags))[flags]
     for number, hidden in enumerate(head.drafts(model, tokens, states)):
-        drafted = model.embedding.logits(hidden[:-1][flags]).log_softmax(-1)
+        drafted = model.lm_head(hidden[:-1][flags]).log_softmax(-1)
         total = total - (wanted * drafted).sum(-1)[known >= number].sum()  # before, the draft has no start
     return total / TOKENS
 

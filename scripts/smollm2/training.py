@@ -34,7 +34,7 @@ class Recipe:
     seed: int = 0
 
 
-HEAD_RECIPE = Recipe(steps=200, seed=1)
+HEAD_RECIPE = Recipe(steps=150, seed=1)
 """The recipe of the EAGLE-3 head; its seed draws other dialogs than the adapter was trained on."""
 
 
