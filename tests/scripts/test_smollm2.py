@@ -20,13 +20,13 @@ from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 from scripts.smollm2.adapter import Adapted, load_adapter, merged_model, save_adapter
 from scripts.smollm2.base import GGUF, Base, open_gguf, read_base
-from scripts.smollm2.checkpoint import ADAPTER
+from scripts.smollm2.checkpoint import ADAPTER, HEAD
 from scripts.smollm2.dialogs import Author, right_calls
 from scripts.smollm2.eagle import Head, loss_of, states_of, write_head
 from scripts.smollm2.leaderboard import Leaderboard
 from scripts.smollm2.questions import WHEEL, Questions, questions
 from scripts.smollm2.tokenizer import NAMES, write_tokenizer
-from scripts.smollm2.training import Recipe, Written, train
+from scripts.smollm2.training import HEAD_RECIPE, Recipe, Written, train
 from tests.data import fetched
 
 pytestmark = pytest.mark.slow  # they read 2 MB of questions, or 98 MB of weights
@@ -169,27 +169,32 @@ def test_an_adapter_is_written_in_a_byte_a_weight(small: Base, tmp_path: Path) -
         assert (read[name] - weight).abs().max() <= weight.abs().max() / 100
 
 
-def test_what_ships_is_small_and_of_this_recipe() -> None:
-    content = ADAPTER.read_bytes()
-    page = ADAPTER.with_name("README.md").read_text("utf-8")
+SHIPPED = pytest.mark.parametrize(("file", "recipe"), [(ADAPTER, Recipe()), (HEAD, HEAD_RECIPE)], ids=["adapter", "head"])
+
+
+@SHIPPED
+def test_what_ships_is_small_and_of_this_recipe(file: Path, recipe: Recipe) -> None:
+    content = file.read_bytes()
+    page = file.with_name("README.md").read_text("utf-8")
     assert hashlib.sha256(content).hexdigest() in page
-    assert len(content) < 4_500_000
-    with safe_open(ADAPTER, "pt") as file:
-        facts = file.metadata()
-    assert json.loads(facts["recipe"]) == asdict(Recipe())
-    log = [json.loads(line) for line in ADAPTER.with_suffix(".jsonl").read_text().splitlines()]
-    assert log[-1]["step"] == Recipe().steps and log[-1]["loss"] < log[0]["loss"] / 4
+    assert len(content) < 4_200_000
+    with safe_open(file, "pt") as opened:
+        facts = opened.metadata()
+    assert json.loads(facts["recipe"]) == asdict(recipe)
+    log = [json.loads(line) for line in file.with_suffix(".jsonl").read_text().splitlines()]
+    assert log[-1]["step"] == recipe.steps and log[-1]["loss"] < log[0]["loss"] / 2
 
 
 @pytest.mark.only_all  # a minute
-def test_what_ships_saw_these_dialogs(tmp_path: Path, asked: Questions) -> None:
+@SHIPPED
+def test_what_ships_saw_these_dialogs(tmp_path: Path, asked: Questions, file: Path, recipe: Recipe) -> None:
     fetched(GGUF)
     write_tokenizer(tmp_path, open_gguf())
-    written, recipe = Written(asked, Vocabulary.from_pretrained(tmp_path), Recipe()), Recipe()
+    written = Written(asked, Vocabulary.from_pretrained(tmp_path), recipe)
     for _ in islice(written, recipe.steps * recipe.dialogs):
         pass
-    with safe_open(ADAPTER, "pt") as file:
-        assert file.metadata()["dialogs_sha256"] == written.digest
+    with safe_open(file, "pt") as opened:
+        assert opened.metadata()["dialogs_sha256"] == written.digest
 
 
 def plain(base: Base) -> LlamaForCausalLM:

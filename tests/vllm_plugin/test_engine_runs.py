@@ -169,26 +169,25 @@ def run(model: Path, vocabulary: Vocabulary, tmp_path_factory: pytest.TempPathFa
     return once
 
 
-MORE = ("mixed",) if LEVEL == "all" else ()
 BATCHES: dict[str, tuple[str, ...]] = {
     "processor": ("mixed", "tagged", "cut"),
     "backend": ("mixed", "tagged", "sampled", "free"),
     "EAGLE-3": ("mixed", "cut", "sampled", "free"),
-    "ngram": (*MORE, "cut", "sampled"),
-    "grammar": (*MORE, "cut", "sampled"),
+    "ngram": ("mixed", "cut", "sampled"),
+    "grammar": ("mixed", "cut", "sampled") if LEVEL == "all" else ("cut", "sampled"),
     "backend, synchronous": ("mixed",),
     "EAGLE-3, synchronous": ("mixed", "sampled"),
     "EAGLE-3, random": ("mixed", "sampled", "free"),
     "draft model": ("mixed", "sampled"),
-    "draft model, synchronous": ("mixed",),
+    "draft model, synchronous": ("mixed", "sampled"),
 }
 SPECULATING = [name for name in BATCHES if name not in {"processor", "backend", "backend, synchronous"}]
 OTHERS = ["backend", "backend, synchronous", *SPECULATING]
 SMALLEST = {"processor", "backend", "EAGLE-3"}  # each route; several tokens a step
 
 
-def by_name(*names: str) -> pytest.MarkDecorator:
-    marked = [pytest.param(name, marks=() if name in SMALLEST else pytest.mark.only_all) for name in names]
+def by_name(*names: str, default: set[str] = SMALLEST) -> pytest.MarkDecorator:
+    marked = [pytest.param(name, marks=() if name in default else pytest.mark.only_all) for name in names]
     return pytest.mark.parametrize("name", marked)
 
 
@@ -199,17 +198,7 @@ def test_greedy_output_is_that_of_the_other_route(run: Run, name: str) -> None:
     assert sum(len(answer[0]["ids"]) for answer in answers) > 40 * GREEDY
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "grammar",
-        "EAGLE-3",
-        *(
-            pytest.param(name, marks=pytest.mark.only_all)
-            for name in ("ngram", "draft model", "EAGLE-3, synchronous", "EAGLE-3, random")
-        ),
-    ],
-)
+@by_name(*SPECULATING, default=SMALLEST | {"grammar"})
 def test_drafts_change_no_distribution(run: Run, vocabulary: Vocabulary, name: str) -> None:
     """As :mod:`tests.vllm_plugin.draft_law`, in whole engines: values are as frequent with drafts as without."""
     found = [frequencies(run(each)["sampled"]["answers"], vocabulary) for each in ("backend", name)]
@@ -306,7 +295,7 @@ def test_tagged_requests_are_ours(run: Run, vocabulary: Vocabulary, name: str) -
     assert done["totals"]["unconstrained_calls"] == 40  # the last request: nothing asked for a constraint
 
 
-@pytest.mark.parametrize("name", ["processor", "ngram", "grammar", "EAGLE-3"])
+@by_name("processor", "ngram", "grammar", "EAGLE-3", default=SMALLEST | {"grammar"})
 def test_no_call_is_cut_where_tokens_are_kept_for_its_end(run: Run, vocabulary: Vocabulary, name: str) -> None:
     answers = [answer[0] for answer in run(name)["cut"]["answers"]]
     without, kept = answers[::2], answers[1::2]
