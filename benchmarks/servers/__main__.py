@@ -25,6 +25,7 @@ from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.evaluation.server_metrics import growth, parse_counters, total
 from constrained_k2.testing import build_model
 from scripts.small_model.shipped import HELD_OUT, build_small_model
+from scripts.smollm2.checkpoint import write_checkpoint
 
 _MAX_TOKENS = 64
 _ROWS = 32
@@ -82,7 +83,10 @@ class Burst(NamedTuple):
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.servers", description=__doc__)
-    parser.add_argument("--tokenizer", type=Path, help="use a random model with this vocabulary, not the small model")
+    served = parser.add_mutually_exclusive_group()
+    served.add_argument("--tokenizer", type=Path, help="use a random model with this vocabulary, not the small model")
+    served.add_argument("--smollm2", action="store_true", help="use the demo's model, SmolLM2-135M, not the small model")
+    parser.add_argument("--known-tools", action="store_true", help="send the same requests in every round")
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
     parser.add_argument(
         "--concurrency", type=int, action="append", help="requests at a time; repeatable (default: 1, 8 and 32)"
@@ -99,11 +103,14 @@ def main() -> None:
     concurrencies = options.concurrency or (1, 8, 32)
     with tempfile.TemporaryDirectory() as name:
         directory, model = Path(name), Path(name) / "model"
-        if options.tokenizer is None:
-            build_small_model(model)
-        else:
+        if options.smollm2:
+            write_checkpoint(model)
+        elif options.tokenizer:
             build_model(model, arch="kimi_k2", tokenizer=options.tokenizer)
-        found = measure(model, directory, rounds=options.rounds, concurrencies=concurrencies, arms=arms)
+        else:
+            build_small_model(model)
+        seeds = [0] * (options.rounds + 1) if options.known_tools else range(options.rounds + 1)
+        found = measure(model, directory, seeds=seeds, concurrencies=concurrencies, arms=arms)
     columns = "", "at a time", "steps/s", "ratio (95 %)", "median (min to max)", "first token, ms", "in masks"
     rows = [row(arm, many, found[arm.name, many], found[arm.baseline, many]) for many in concurrencies for arm in arms]
     print(f"Interleaved; ratio: to the same requests unconstrained, by rounds\n\n{table(columns, rows)}")
@@ -134,22 +141,25 @@ def arms_named(parts: Sequence[str]) -> tuple[Arm, ...]:
 
 
 def measure(
-    model: Path, directory: Path, *, rounds: int, concurrencies: Sequence[int], arms: Sequence[Arm]
+    model: Path, directory: Path, *, seeds: Sequence[int], concurrencies: Sequence[int], arms: Sequence[Arm]
 ) -> dict[tuple[str, int], list[Burst]]:
-    """Send the same requests to every arm in turn, round by round; return an arm's bursts at each concurrency."""
+    """Send the same requests to every arm in turn, a round for each seed; return an arm's bursts at each concurrency.
+
+    The first round warms the servers up and is not measured.
+    """
     found: dict[tuple[str, int], list[Burst]] = {(arm.name, many): [] for arm in arms for many in concurrencies}
     with taking_turns(model, [arm.server for arm in arms], _FLAGS, directory) as servers:
-        for arm in arms:  # warm up
-            _timed(servers[arm.server], bodies_of(arm, _ROWS, -1), _ROWS)
-        for number in range(rounds):
+        for arm in arms:
+            _timed(servers[arm.server], bodies_of(arm, _ROWS, seeds[0]), _ROWS)
+        for number, seed in enumerate(seeds[1:]):
             for many, arm in itertools.product(concurrencies, turned(arms, number)):
-                bodies = bodies_of(arm, max(many, _REQUESTS), number)
+                bodies = bodies_of(arm, max(many, _REQUESTS), seed)
                 found[arm.name, many].append(_timed(servers[arm.server], bodies, many))
     return found
 
 
 def bodies_of(arm: Arm, count: int, seed: int) -> list[dict[str, Any]]:
-    """Return the requests of a burst, which differ between arms only in what defines the arm; their tools are new.
+    """Return the requests of a burst, which differ between arms only in what defines the arm; the tools of each seed are new.
 
     Of many requests, those with the longest expected calls are used: ``ignore_eos`` makes every request write the same
     number of tokens, and after the end of a turn constrained requests only repeat the stop, at almost no cost (two
@@ -157,14 +167,14 @@ def bodies_of(arm: Arm, count: int, seed: int) -> list[dict[str, Any]]:
     """
     common = {"model": "kimi-k2", "temperature": 0, "max_tokens": _MAX_TOKENS, "ignore_eos": True}
     common |= {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
-    drawn = bundled_bodies(HELD_OUT, _DRAWN * count, seed + 1)
+    drawn = bundled_bodies(HELD_OUT, _DRAWN * count, seed)
     samples = sorted(drawn, key=lambda sample: len(json.dumps(sample["expected"])), reverse=True)
     bodies = []
     for number, sample in enumerate(samples[:count]):
         body = common | {"messages": sample["messages"]}
         if arm.tool_choice is not None:
             # Two arms of one server must not find each other's grammars: both have new tools.
-            tools = extended(sample["tools"], _MOST_REQUESTS * (2 * (seed + 1) + arm.is_measured) + number)
+            tools = extended(sample["tools"], _MOST_REQUESTS * (2 * seed + arm.is_measured) + number)
             body |= {"tools": tools, "tool_choice": arm.tool_choice}
         if not arm.is_measured:
             body["vllm_xargs"] = {"constrained_k2_undeclared_calls": "nearest"}
