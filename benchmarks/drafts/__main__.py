@@ -84,7 +84,7 @@ _POSITION = re.compile(r'accepted_tokens_per_pos_total\{.*position="(\d+)"')
 def measured(url: str, bodies: Sequence[Mapping[str, Any]]) -> tuple[list[Any], Counts]:
     """Send requests; return the ids of each answer, and what was counted meanwhile."""
     before = _counters(url)
-    found = [answer["choices"][0]["token_ids"] for _, answer in answers(url, bodies)]
+    found = [answer["choices"][0]["token_ids"] for _, answer in answers(url, bodies, concurrency=32)]
     return found, Counts.of(growth(before, _counters(url)))
 
 

@@ -85,7 +85,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.servers", description=__doc__)
     served = parser.add_mutually_exclusive_group()
     served.add_argument("--tokenizer", type=Path, help="use a random model with this vocabulary, not the small model")
-    served.add_argument("--smollm2", action="store_true", help="use the demo's model, SmolLM2-135M, not the small model")
+    served.add_argument(
+        "--smollm2", action="store_true", help="use the demo's model, SmolLM2-135M, not the small model"
+    )
     parser.add_argument("--known-tools", action="store_true", help="send the same requests in every round")
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
     parser.add_argument(
@@ -159,7 +161,7 @@ def measure(
 
 
 def bodies_of(arm: Arm, count: int, seed: int) -> list[dict[str, Any]]:
-    """Return the requests of a burst, which differ between arms only in what defines the arm; the tools of each seed are new.
+    """Return the requests of a burst, which differ between arms only in what defines the arm; a seed has its own tools.
 
     Of many requests, those with the longest expected calls are used: ``ignore_eos`` makes every request write the same
     number of tokens, and after the end of a turn constrained requests only repeat the stop, at almost no cost (two

@@ -169,7 +169,9 @@ def test_an_adapter_is_written_in_a_byte_a_weight(small: Base, tmp_path: Path) -
         assert (read[name] - weight).abs().max() <= weight.abs().max() / 100
 
 
-SHIPPED = pytest.mark.parametrize(("file", "recipe"), [(ADAPTER, Recipe()), (HEAD, HEAD_RECIPE)], ids=["adapter", "head"])
+SHIPPED = pytest.mark.parametrize(
+    ("file", "recipe"), [(ADAPTER, Recipe()), (HEAD, HEAD_RECIPE)], ids=["adapter", "head"]
+)
 
 
 @SHIPPED
