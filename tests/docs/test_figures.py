@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 FIGURES: dict[str, Any] = tomllib.loads((ROOT / "docs" / "figures.toml").read_text("utf-8"))
 PLAIN = (  # names, versions, and how much a run was given
     r"vLLM 0\.\d+(\.\d+)?|0\.3[23](\.\d+)?'s|of 0\.32\.0|Python 3\.11|V[12] model|parallel 2|constrained_k2|K[23]\b|Apache-2\.0|HTTP 400"
-    r"|every 200th|of 300\b|SmolLM2|temperature 0\.7|AVX-512|exits with 1|258 new tools|64 new tools"
+    r"|every 200th|of 300\b|SmolLM2|EAGLE-3|temperature 0\.7|AVX-512|exits with 1|258 new tools|64 new tools"
 )
 
 
