@@ -52,7 +52,7 @@ def test_sampled_calls_are_valid_and_streams_parse_as_single_tokens_do(server: V
         body = {"messages": sample.body["messages"], "tools": sample.body["tools"], "tool_choice": choice}
         return chat(server, stream=number % 2 == 1, **common, **body)
 
-    with ThreadPoolExecutor(32) as threads:
+    with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(ask, enumerate(samples)))
     calls = 0
     pairs = Counter[tuple[int, int]]()  # tokens side by side in one event of a stream
