@@ -95,12 +95,9 @@ def _counters(url: str) -> Counters:
 def asked(requests: int) -> dict[str, list[dict[str, Any]]]:
     """Return the questions that must call a tool, and the same ones without tools."""
     samples = [sample for sample in drawn_tests(questions().tests, 2 * requests) if sample.expected]
-    called = [
-        _COMMON | {"messages": sample.body["messages"], "tools": sample.body["tools"], "tool_choice": "required"}
-        for sample in samples[:requests]
-    ]
-    calls = [{**body, "max_tokens": 300} for body in called]
-    texts = [_COMMON | {"messages": body["messages"], "max_tokens": 100} for body in called]
+    texts = [_COMMON | {"messages": sample.body["messages"], "max_tokens": 100} for sample in samples[:requests]]
+    required = {"tool_choice": "required", "max_tokens": 300}
+    calls = [body | required | {"tools": sample.body["tools"]} for body, sample in zip(texts, samples, strict=False)]
     return {"calls": calls, "text": texts}
 
 

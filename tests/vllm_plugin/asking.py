@@ -104,7 +104,7 @@ def _whole(choice: dict[str, Any]) -> Seen:
 def expected(
     ids: Sequence[int], vocabulary: Vocabulary, *, length: bool, stream: bool, tools: Sequence[str] = ("get_weather",)
 ) -> tuple[Any, ...]:
-    """Return what a client should see of these tokens and the stop behind them."""
+    """Return the choice that a client should see if the model writes these tokens and then, unless cut, ends its turn."""
     ids = ids if length else [*ids, vocabulary.format.turn_end]
     parser = ToolCallParser(vocabulary, level="tolerant", tools=[*map(Tool, tools)])
     events = [*parser.feed(ids), *parser.finish()]
