@@ -1,4 +1,4 @@
-"""Patterns in other dialects as ECMA-262's, and leading look-ahead as separate patterns, without an engine."""
+"""Patterns in other dialects as ECMA-262's, and leading lookahead as separate patterns, without an engine."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ class PatternParts(NamedTuple):
 
 
 def parts_of(pattern: str) -> PatternParts:
-    """Split leading look-ahead: ``^(?=A)(?!B)C`` requires ``^A`` and ``^C`` to be found, and ``^B`` to be absent."""
+    """Split leading lookahead: ``^(?=A)(?!B)C`` requires ``^A`` and ``^C`` to be found, and ``^B`` to be absent."""
     found: list[str] = []
     absent: list[str] = []
     if _BACK_REFERENCE.search(pattern):

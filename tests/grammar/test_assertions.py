@@ -1,4 +1,4 @@
-"""Look-ahead, inner anchors and back-references, beside Python's ``re`` on all short texts."""
+"""Inner anchors and back-references, beside Python's ``re`` on all short texts."""
 
 import json
 import re
@@ -26,14 +26,12 @@ EXACT = [
     # anchors in groups, alternatives and repetitions
     "^^a$$", "^$", "^$a*$", "a^", "$b", "(^a)|b$", "(?:^|-)a", "a(?:-|$)", "^(?:a|b$|-)*", "^(-?(a|b*)($|-))*$",
     "^([^-]+(-|$)){2,}$", "(?:^a|b$|-){2,3}", "(?:^a|b$){3}", "(?:^a?|b$){2,5}$", "(?:^$|a){2}", "(?:$|^b){2,9}",
-    # look-ahead at the beginning of a match
-    "^(?!a|b$)", "(?=a.*b)(?!.*-)..", "^(?=.*b)(?!.*--)[ab-]{2,}$", "(?!a)b|^(?=-)", "^(?=(?!ab)a)", "^(?:(?=a)|(?!b))[ab]",
-    "^(?!^a+$)[ab]", "(?!a|b$)[ab]-*", "(?:(?=a))?b",
     # back-references
     r"(a|b)\1", r"^(a|b)(-)?\1$", r"^([ab]{1,2})-?\1$", r"^(?:(a|b)\1|-)*$", r"([ab])-\1",
-    r"(?=(?:a))ab|(?:)", "^(?i:(?!B)A)", "(?!-)(?s:a.b)",
+    r"(?:a)b|(?:)", "^(?i:A)", "(?s:a.b)",
 ]  # fmt: skip
 LEFT = [
+    "^(?=a)a", "(?!a)b|c", "(?:(?=a))?b",
     "a(?=b)", "^.*(?<!-)$", "(?<=a)b", "^(?:(?!ab).)*$", "^((?!aa)[ab]){1,3}$", "(?=^a|b$).", r"\ba", r"^\B",
     "(a+)\\1", "(a)*\\1", "(?>a|ab)b", "(?=(a))\\1", "(?m:^a)",
 ]  # fmt: skip
@@ -54,7 +52,7 @@ def check(pattern: str, texts: list[str] = TEXTS) -> None:
         assert not matcher.is_error() and accepted == expected(pattern, text), (pattern, text)
 
 
-@pytest.mark.parametrize("pattern", EXACT[:-3])
+@pytest.mark.parametrize("pattern", EXACT[:-2])
 def test_all_short_texts(pattern: str) -> None:
     check(pattern)
 
@@ -71,7 +69,7 @@ def test_flags_of_a_group(pattern: str) -> None:
         ("^(?:(a)|b)\\1$", {"b": True, "aa": True, "ba": False}),
         ("^(?<q>[\"']?)a\\k<q>$", {"a": True, '"a"': True, "'a\"": False, '"a': False}),
         ("/^a$/", {"a": False, "/a/": False, "/^a$/": False}),
-        ("^(?=.*\\p{Lu})\\p{L}+$", {"aB": True, "É": True, "ab": False, "A1": False}),
+        ("^\\p{Lu}\\p{L}*$", {"Ba": True, "É": True, "ab": False, "A1": False}),
         (r"^\u{1F600}[\ud83d\ude01]\cA$", {"😀😁\1": True, "😀😀\1": False, "u": False}),
         ("^(?i:[^a]É)$", {"bé": True, "Aé": False, "É": False}),
     ],
@@ -92,13 +90,12 @@ def test_what_has_no_expression_is_refused(pattern: str) -> None:
 
 
 def test_raw_text_has_no_quotes() -> None:
-    assert '"' not in found_anywhere("^(?!b)a", RAW)
+    assert '"' not in found_anywhere("^a|b$", RAW)
 
 
-def test_a_regex_alone_says_anchors_but_no_look_ahead() -> None:
+def test_each_way_to_match_is_a_regex() -> None:
     assert len(spelled_ways("^(?:a|b$|-)*")) == 2
-    with pytest.raises(Untranslatable, match="look-ahead"):
-        spelled_ways("(?!a)b")
+    assert not spelled_ways("a^")
 
 
 @st.composite
@@ -106,9 +103,7 @@ def patterns(draw: st.DrawFn, depth: int = 2) -> str:
     pieces = st.sampled_from(["a", "b", "-", ".", "[ab]", "[^a]", r"\w", r"\W", "^", "$"])
     if depth:
         inner = patterns(depth=depth - 1)
-        group = st.tuples(st.sampled_from(["(?:", "(?:", "(", "(?=", "(?!"]), inner).map(
-            lambda pair: f"{pair[0]}{pair[1]})"
-        )
+        group = st.tuples(st.sampled_from(["(?:", "("]), inner).map(lambda pair: f"{pair[0]}{pair[1]})")
         counts = st.sampled_from(["*", "?", "+", "{2}", "{0,2}", "{1,6}"])
         pieces |= group | st.tuples(inner, counts).map(lambda pair: f"(?:{pair[0]}){pair[1]}")
     ways = st.lists(st.lists(pieces, max_size=3).map("".join), min_size=1, max_size=2)

@@ -265,7 +265,7 @@ REFUSED = {
     'start: "a" start': "no text matches the rule 'start'",
     "start: A\nA: B\nB: A": "is part of itself",
     "start: A\nA: b\nb: /x/": "refers to a rule",
-    "start: /a(?=b)/": "look-around",
+    "start: /a(?=b)/": "lookaround",
     "start: /^a/": "an anchor",
     r"start: /a\b/": "a word boundary",
     r"start: /(a)\1/": "a back-reference",

@@ -265,7 +265,7 @@ def test_masks_of_a_key_hold_no_marker() -> None:
     [
         ("^(?!.*]]).*$", ("", "a]b", '"'), ("]]", "a\nb")),
         (r"^(['\"])\w+-?\1$", ("'a'", '"a-"'), ("'a\"", "'-'")),
-        (r"(?!&)..lt;", (" ;lt;", "a &lt;alt;"), ("&&lt;", "lt;")),
+        (r"^(?!&)..lt;", (" ;lt;", "a&lt;"), ("&&lt;", "lt;")),
     ],
 )
 def test_look_ahead_and_back_references_on_raw_text(

@@ -45,8 +45,7 @@ def test_no_shorter_text_matches(pattern: str, other: str | None) -> None:
 @pytest.mark.parametrize(
     ("pattern", "text"),
     [
-        ("\\bword\\b", "word"), ("(?<=x)y", "xy"), ("y(?=z)", "yz"), ("^a(?!b)c?$", "a"), ("^(?:(?!--)[a-z])+z$", "az"),
-        ("^(?:\\b0|\\B1)$", "0"), ("^\\p{Letter}[\\p{L}1]b$", "aab"),
+        ("\\bword\\b", "word"), ("^(?:\\b0|\\B1)$", "0"), ("^\\p{Letter}[\\p{L}1]b$", "aab"),
     ],
 )  # fmt: skip
 def test_assertions_are_left_out(pattern: str, text: str) -> None:

@@ -254,5 +254,5 @@ class Patterns:
 
 
 def _unsupported(pattern: str, reason: str) -> UnsupportedSchema:
-    problem, remedy = f"the pattern {pattern[:80]!r}: {reason}", "Rewrite it without look-around and back-references"
+    problem, remedy = f"the pattern {pattern[:80]!r}: {reason}", "Rewrite it without lookaround and back-references"
     return UnsupportedSchema(problem, "", remedy, "pattern", "llguidance")

@@ -49,7 +49,7 @@ _REGULAR = {"ESCAPED_STRING": r'/"([^"\\\n]|\\.)*"/', "C_COMMENT": r"/\/\*([^*]|
 _REFUSED = {"override_rule": "%override", "declare": "%declare"}
 _OPERATORS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _MAX_TURNS, _MANY_DIGITS = 10_000, 9
-_REWRITE = "Rewrite it without look-around, anchors, back-references and lazy repetitions, and with shorter counts"
+_REWRITE = "Rewrite it without lookaround, anchors, back-references and lazy repetitions, and with shorter counts"
 
 
 class _Terminal(NamedTuple):

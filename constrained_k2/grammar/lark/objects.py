@@ -6,8 +6,7 @@ o_kv::_: KEY_A ws ":" ws VALUE_A ws o_r::set_bit(0) %if bit_clear(0) | …   one
 o_r::_ : "}" %if COMPLETE | "," ws o_kv::_                             another member, or the end
 
 Members that an object must have by the negation of a subschema take the bits after those of the keys. Of more than 64
-required keys, the first ones have no bit and keep the schema's order: ``o_r``, ``o_r1``, ``o_r2``, … tell how many of
-them have been written.
+required keys, the first ones have no bit: they are written before the others, in the schema's order.
 
 Arguments in XTML (:mod:`~constrained_k2.grammar.lark.arguments`) have the same rules in another form.
 """
@@ -32,8 +31,6 @@ from constrained_k2.schema.shapes import ANY, Node, Object, Wanted
 
 if TYPE_CHECKING:
     from constrained_k2.grammar.lark.writer import LarkWriter
-
-_MAX_INTERLEAVED = 20_000  # members, counted again after each key that keeps the schema's order
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,21 +101,22 @@ class _Bits:
 
 def object_rule(writer: "LarkWriter", shape: Object, name: str, form: ObjectForm = JSON_FORM) -> str:
     """Return the body of an object's rule; its helper rules are added to the writer."""
-    written, fixed = writer.model.nodes[writer.node], _fixed(shape)
-    keys = [name for name in writer.productivity.possible_keys(shape) if name not in fixed]
+    written, leading = writer.model.nodes[writer.node], _leading(shape)
+    if leading:
+        writer.note(("required",), "narrowed", f"{len(leading)} of them come first, in the schema's order")
+    keys = [name for name in writer.productivity.possible_keys(shape) if name not in leading]
     extras = _extras(writer, shape, form)
     if shape.most == 0:
         written.objects.append(({}, frozenset(), False))
         written.keys = ((), 0, None)
         return form.empty
-    fewest = shape.fewest - len(fixed)
-    counts_few = fewest > len(shape.required) - len(fixed)
-    bits = _bits(writer, shape, keys, len(fixed), has_extras=bool(extras))
-    values = {property_name: writer.normalizer.value_node(shape, property_name) for property_name in (*fixed, *keys)}
+    counts_few = shape.fewest > len(shape.required)
+    bits = _bits(writer, shape, keys, len(leading), has_extras=bool(extras))
+    values = {property_name: writer.normalizer.value_node(shape, property_name) for property_name in (*leading, *keys)}
     if not any(one.value != ANY or one in satisfied for one in bits.wanted for _, _, satisfied, _ in extras):
         known = (values, frozenset(node for _, node, _, _ in extras), bits.slots > 0)
         written.objects.append(known)
-    complete = bits.complete(fewest, counts_few=counts_few)
+    complete = bits.complete(shape.fewest - len(leading), counts_few=counts_few)
     members = _members(writer, shape, keys, bits, form)
     for terminal, node, satisfied, fitting in extras:
         ways = form.extra_members(writer, terminal, node)
@@ -126,28 +124,27 @@ def object_rule(writer: "LarkWriter", shape: Object, name: str, form: ObjectForm
         # such under these keys.
         again = [] if any(one.value != ANY for one in satisfied) else bits.clear(fitting)
         members += _extra_members(ways, bits, satisfied, again, is_open=shape.most is None)
-    if not fixed and not counts_few and shape.most is None and not bits.slots and not bits.wanted:
+    if not leading and not counts_few and shape.most is None and not bits.slots and not bits.wanted:
         _note_direct(writer, shape, keys, bits, extras)
-    if not (members or fixed):
+    if not members:
         return form.empty
     writer.model.has_open_keys |= bool(extras) or bits.tracked < len(keys)
     is_endless = shape.most is None and (bool(extras) or bits.tracked < len(keys))
     more = [] if is_endless else [_another(bits, has_extras=bool(extras))]
-    is_free = len(members) * len(fixed) <= _MAX_INTERLEAVED
-    if fixed:
-        how = "keep the schema's order" if is_free else "come first, in the schema's order"
-        writer.note(("required",), "narrowed", f"{len(fixed)} of them {how}")
-        members = [(writer.choice([way]), onward) for way, onward in members]
-    for count in range(len(fixed) + 1):
-        step, onward = (f"{name}_r{number or ''}" for number in (count, count + 1))
-        ways = [f"{way} {step}::{after}" for way, after in members if is_free or count == len(fixed)]
-        end = (f"{form.closing}{only_if(complete)} | ", only_if(more))
-        if count < len(fixed):
-            ways += [f"{way} {onward}::_" for way in form.members(writer, fixed[count], values[fixed[count]])]
-            end = ("", "")
-        writer.rules += _step(form, name, count, ways, end)
-        writer.member_count += len(ways)
-    return f"{form.opening}{name}_f::0x0"
+    ends = f"{form.closing}{only_if(complete)} | "
+    writer.rules.append(f"{name}_f::_: {ends}{name}_kv::_")
+    if form.head:  # once for all members, which follow its text
+        writer.rules.append(f"{name}_kv::_: {form.head}{name}_m::_")
+    writer.rules += [
+        f"{name}_{'m' if form.head else 'kv'}::_: "
+        + "\n  | ".join(f"{way} {name}_r::{after}" for way, after in members),
+        f"{name}_r::_: {ends}{form.comma}{name}_kv::_{only_if(more)}",
+    ]
+    writer.member_count += len(members)
+    if not leading:
+        return f"{form.opening}{name}_f::0x0"
+    first = [f"{form.head}{way} {form.comma}" for key in leading for way in form.members(writer, key, values[key])]
+    return f"{form.opening}{''.join(first)}{name}_kv::0x0"
 
 
 def _note_direct(writer: "LarkWriter", shape: Object, keys: list[str], bits: _Bits, extras: "list[_Extra]") -> None:
@@ -165,22 +162,9 @@ def _note_direct(writer: "LarkWriter", shape: Object, keys: list[str], bits: _Bi
     writer.model.nodes[writer.node].keys = (tuple(named), (1 << bits.required) - 1, extra)
 
 
-def _step(form: ObjectForm, name: str, count: int, ways: list[str], end: tuple[str, str]) -> list[str]:
-    """Return the rules of the members after ``count`` of the keys that keep the schema's order.
-
-    ``end`` is the object's end, with its condition, and the condition for another member.
-    """
-    number, (ends, more) = count or "", end
-    rules = [] if count else [f"{name}_f::_: {ends}{name}_kv::_"]
-    if form.head:  # once for all members, which follow its text
-        rules.append(f"{name}_kv{number}::_: {form.head}{name}_m{number}::_")
-    rules.append(f"{name}_{'m' if form.head else 'kv'}{number}::_: " + "\n  | ".join(ways))
-    return [*rules, f"{name}_r{number}::_: {ends}{form.comma}{name}_kv{number}::_{more}"]
-
-
-def _bits(writer: "LarkWriter", shape: Object, keys: list[str], fixed: int, *, has_extras: bool) -> _Bits:
+def _bits(writer: "LarkWriter", shape: Object, keys: list[str], leading: int, *, has_extras: bool) -> _Bits:
     """Return the layout of the bits; raises :class:`NoExactGrammar` if they do not suffice."""
-    required, fewest = len(shape.required) - fixed, shape.fewest - fixed
+    required, fewest = len(shape.required) - leading, shape.fewest - leading
     counts_few = fewest > required
     wanted = tuple(sorted(shape.wanted, key=lambda one: one.order))
     tracked = min(len(keys), BITS - len(wanted))  # the others are optional: of one written twice, the last value counts
@@ -192,7 +176,7 @@ def _bits(writer: "LarkWriter", shape: Object, keys: list[str], fixed: int, *, h
     room = None
     if shape.most is not None:
         tracked = len(keys)
-        room = (shape.most - fixed if has_extras else min(shape.most - fixed, tracked)) - required
+        room = (shape.most - leading if has_extras else min(shape.most - leading, tracked)) - required
         slots = room if has_extras else 0
     if (
         counts_few
@@ -264,15 +248,15 @@ def _extras(writer: "LarkWriter", shape: Object, form: ObjectForm) -> list[_Extr
     return extras
 
 
-def _fixed(shape: Object) -> list[str]:
-    """Return the required keys that have no bit, in the schema's order."""
+def _leading(shape: Object) -> list[str]:
+    """Return the required keys that have no bit: they come first, in the order of the largest subschema."""
     count = len(shape.required) - (BITS - len(shape.wanted))
     if count <= 0:
         return []
-    if len(shape.wanted) > BITS // 2:
+    if shape.wanted:
         raise NoExactGrammar("too many members are required", NEGATING, replace(shape, wanted=frozenset()))
     declared = ([name for name, _ in rules.named] for rules in shape.maps)
-    longest = max(declared, key=lambda names: (len(names), names), default=[])  # the order of the largest subschema
+    longest = max(declared, key=lambda names: (len(names), names), default=[])
     order = {name: number for number, name in enumerate(longest)}
     return sorted(shape.required, key=lambda name: (order.get(name, len(order)), name))[:count]
 

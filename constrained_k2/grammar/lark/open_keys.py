@@ -8,7 +8,7 @@ import re._constants as sre  # type: ignore[import-not-found] # standard library
 from typing import TYPE_CHECKING
 
 from constrained_k2.grammar.patterns.characters import Untranslatable
-from constrained_k2.grammar.patterns.tree import LOOKS, REPEATS, Items, parse, parts, walk, width
+from constrained_k2.grammar.patterns.tree import REPEATS, Items, parse, parts, walk, width
 from constrained_k2.grammar.productivity import MAX_COMBINED_PATTERNS
 from constrained_k2.schema.shapes import ANY, EVERYTHING, Object, String, Value
 
@@ -61,7 +61,7 @@ def ends_freely(pattern: str) -> bool:
 def _has_free_end(items: Items | None) -> bool:
     """Return True if what follows a match makes no difference."""
     return items is not None and not any(
-        operation in LOOKS or operation is sre.GROUPREF or (operation is sre.AT and (operation, argument) != _START)
+        operation is sre.GROUPREF or (operation is sre.AT and (operation, argument) != _START)
         for operation, argument in walk(items)
     )
 

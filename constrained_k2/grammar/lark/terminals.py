@@ -6,7 +6,7 @@ STRING, INTEGER and NUMBER are written once a grammar; ws is bounded, so that a 
 import json
 from collections.abc import Iterable
 
-from constrained_k2.grammar.patterns.expression import regex
+from constrained_k2.grammar.patterns.translation import regex
 from constrained_k2.grammar.spelling import ATTRIBUTE, HEX, JSON, RAW, Spelling, spelling
 from constrained_k2.schema.shapes import Shape
 

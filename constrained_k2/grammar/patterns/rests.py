@@ -11,7 +11,7 @@ from itertools import islice, product
 
 from constrained_k2.grammar.patterns.characters import Ranges, common, holds, property_of, ranges_of
 from constrained_k2.grammar.patterns.states import PatternStates
-from constrained_k2.grammar.patterns.tree import LOOKS, REPEATS, Item, Items, parse, parts
+from constrained_k2.grammar.patterns.tree import REPEATS, Item, Items, parse, parts
 
 _MAX_PLACES = 1024  # sets of terms that one search visits: a few milliseconds
 _LIKED = "a0A-_./ TZ"  # characters to write where several will do
@@ -58,8 +58,7 @@ def shortest_rest(
 def without_assertions(pattern: str) -> Items:
     """Return a parsed pattern that has about the same matches.
 
-    What a look has to find is text, and what it must not find, as word boundaries, is left out: leading look-ahead is a
-    pattern of its own (:mod:`constrained_k2.schema.pattern`). Of characters with a property, only ``a`` is left.
+    Word boundaries are left out. Of characters with a property, only ``a`` is left.
 
     Raises:
         Untranslatable: The pattern cannot be parsed.
@@ -78,8 +77,6 @@ def _without(item: Item) -> Items:
         return [(operation, (None, inner))]
     if operation is sre.SUBPATTERN or operation in REPEATS:
         return [(operation, (*argument[:-1], inner[0]))]
-    if operation in LOOKS:
-        return inner[0] if operation is sre.ASSERT else []
     ranges = ranges_of(argument if operation is sre.IN else [item]) if operation in _CHARACTERS else []
     if any(property_of(low) for low, _ in ranges):
         return [(sre.LITERAL, ord("a"))]

@@ -31,7 +31,7 @@ _SPACE = [(9, 13), (0x20, 0x20), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (
 _NO_LINE_END = [(0, 9), (11, TOP)]
 _ANCHORS = {(sre.AT, sre.AT_BEGINNING_STRING): START, (sre.AT, sre.AT_END_STRING): END}
 _PROBLEMS = {
-    **dict.fromkeys(LOOKS, "look-around"),
+    **dict.fromkeys(LOOKS, "lookaround"),
     sre.AT: "an anchor or a word boundary",
     sre.GROUPREF: "a back-reference",
     sre.MIN_REPEAT: "a lazy repetition",

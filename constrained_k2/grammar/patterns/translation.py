@@ -1,20 +1,25 @@
 """Translates ECMA-262 patterns on a string's value into regular expressions on its text in a grammar.
 
-On this text, patterns can be intersected with negations, exclusions and keys:
+On this text, patterns can be intersected with negations, exclusions and keys. Anchors become the absence of ``.*``:
 
-    ^a|b$       a.*  and  .*b           ^(?!ab)[abc]+$     [abc]+ & ~(ab.*)
+    ^a|b$       a.*  and  .*b
 """
 
 from functools import lru_cache
 
-from constrained_k2.grammar.patterns.assertions import matching
 from constrained_k2.grammar.patterns.characters import Untranslatable
-from constrained_k2.grammar.patterns.expression import Expression, regex
-from constrained_k2.grammar.patterns.tree import REPEATS, nested_count, parse, parts, values
-from constrained_k2.grammar.patterns.ways import END, START
+from constrained_k2.grammar.patterns.tree import REPEATS, nested_count, parse, parts, plain, values
+from constrained_k2.grammar.patterns.ways import END, START, Unfolding, without_anchors
 from constrained_k2.grammar.spelling import JSON, Spelling
 
 _MANY_TURNS = 512
+_MAX_TEXT = 200_000  # characters of the regexes of one pattern, if it has several
+_NO_TEXT = "(/a/ & /b/)"
+
+
+def regex(text: str) -> str:
+    """Return a regex in Lark's syntax. An empty one becomes an empty string, because ``//`` begins a comment."""
+    return f"/{text}/" if text else '""'
 
 
 @lru_cache(256)
@@ -24,23 +29,30 @@ def found_anywhere(pattern: str, form: Spelling = JSON) -> str:
     Raises:
         Untranslatable: It has no such expression.
     """
-    ways = _ways(pattern, form)
-    if all(way.is_regex for way in ways):
-        return regex("|".join(f"{form.quote}{way.text}{form.quote}" for way in ways))
-    quote = f"/{form.quote}/ " if form.quote else ""
-    return f"({quote}({' | '.join(way.in_lark for way in ways)}){quote and ' ' + quote.strip()})"
+    ways = spelled_ways(pattern, form)
+    return regex("|".join(f"{form.quote}{way}{form.quote}" for way in ways)) if ways else _NO_TEXT
 
 
 def spelled_ways(pattern: str, form: Spelling = JSON) -> list[str]:
     """Return alternative regexes of the text between the quotes whose value contains a match of the pattern.
 
+    No string has a match if the list is empty, as of ``a^``.
+
     Raises:
-        Untranslatable: It has none.
+        Untranslatable: It has no such regexes, or only long ones.
     """
-    ways = _ways(pattern, form)
-    if not all(way.is_regex for way in ways):
-        raise Untranslatable("look-ahead")
-    return [way.text for way in ways]
+    any_text, found = f"{form.character}*", dict[str, None]()
+    try:
+        items = parse(pattern)
+        for way in Unfolding(items).ways(items):
+            if (inner := without_anchors(way)) is not None:
+                starts, kept, ends = inner
+                found[f"{'' if starts else any_text}{plain(kept, form)}{'' if ends else any_text}"] = None
+    except RecursionError as error:
+        raise Untranslatable("groups too deep") from error
+    if len(found) > 1 and sum(map(len, found)) > _MAX_TEXT:
+        raise Untranslatable("its anchors and back-references make it too long")
+    return [*found]
 
 
 @lru_cache(1024)
@@ -65,15 +77,8 @@ def matching_texts(pattern: str, limit: int) -> frozenset[str] | None:
 
 @lru_cache(256)
 def may_cost_much(pattern: str) -> bool:
-    """Return True for look-around, and for counted repetitions inside of each other that multiply to many states."""
+    """Return True for counted repetitions inside of each other that multiply to many states."""
     try:
-        return not found_anywhere(pattern).startswith("/") or nested_count(parse(pattern)) > _MANY_TURNS
+        return nested_count(parse(pattern)) > _MANY_TURNS
     except Untranslatable:
         return False
-
-
-def _ways(pattern: str, form: Spelling) -> list[Expression]:
-    try:
-        return matching(parse(pattern), form)
-    except RecursionError as error:
-        raise Untranslatable("groups too deep") from error

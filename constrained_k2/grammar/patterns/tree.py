@@ -34,7 +34,12 @@ _FOLD, _DOT_ALL = int(re.IGNORECASE), int(re.DOTALL)
 
 
 def parse(pattern: str) -> Items:
-    """Return the tree of a pattern, in which letter case and line ends do not depend on flags."""
+    """Return the tree of a pattern, in which letter case and line ends do not depend on flags.
+
+    Raises:
+        Untranslatable: It is malformed, or not regular, or has lookaround: :mod:`constrained_k2.schema.pattern` splits
+            leading lookahead before.
+    """
     if any(PROPERTY <= ord(character) < PROPERTY + len(PROPERTIES) for character in pattern):
         raise Untranslatable("a character of the last private-use plane")
     try:
@@ -45,7 +50,10 @@ def parse(pattern: str) -> Items:
         raise Untranslatable(f"its counts or groups are too many: {error}") from error
     if parsed.state.flags & ~re.UNICODE:
         raise Untranslatable("flags")
-    return without_flags(parsed, 0)
+    items = without_flags(parsed, 0)
+    if any(operation in LOOKS for operation, _ in walk(items)):
+        raise Untranslatable("lookaround, other than lookahead at the start of the pattern")
+    return items
 
 
 def _placeholder(written: str) -> str:
@@ -83,8 +91,6 @@ def _without_flag(operation: Any, argument: Any, flags: int) -> Item:
         return operation, (None, [without_flags(way, flags) for way in argument[1]])
     if operation in REPEATS:
         return operation, (*argument[:2], without_flags(argument[2], flags))
-    if operation in LOOKS:
-        return operation, (argument[0], without_flags(argument[1], flags))
     return operation, argument
 
 
@@ -97,7 +103,7 @@ def parts(item: Item) -> list[Items]:
         return [argument[3]]
     if operation in REPEATS:
         return [argument[2]]
-    return [argument[1]] if operation in LOOKS else []
+    return []
 
 
 def walk(items: Items) -> Iterator[Item]:
@@ -113,7 +119,7 @@ def width(items: Items) -> tuple[int, float]:
     least, most = 0, 0.0
     for operation, argument in items:
         low, high = 1, 1.0
-        if operation in LOOKS or operation is sre.AT:
+        if operation is sre.AT:
             low, high = 0, 0.0
         elif operation in REPEATS:
             low, high = width(argument[2])

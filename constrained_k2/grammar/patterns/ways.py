@@ -1,7 +1,7 @@
 """Unfolds a pattern into ways: sequences of items whose assertions stand between them, in no group or repetition.
 
-An anchor or a look-around inside of an alternative or an optional group is in some ways and not in others. A
-back-reference is in each way the text of its group, if that has few. In ECMA-262, a group that took no part is empty.
+An anchor inside of an alternative or an optional group is in some ways and not in others. A back-reference is in each
+way the text of its group, if that has few. In ECMA-262, a group that took no part is empty.
 
     (?:^|-)a            has two ways: the start and a, and -a
 """
@@ -10,12 +10,11 @@ import re._constants as sre  # type: ignore[import-not-found] # standard library
 from typing import Any, NamedTuple
 
 from constrained_k2.grammar.patterns.characters import Untranslatable
-from constrained_k2.grammar.patterns.tree import LOOKS, REPEATS, Item, Items, parts, values, walk, width
+from constrained_k2.grammar.patterns.tree import REPEATS, Item, Items, values, walk, width
 
 START, END = (sre.AT, sre.AT_BEGINNING), (sre.AT, sre.AT_END)
 _NAMES = {sre.AT_BOUNDARY: "a word boundary", sre.AT_NON_BOUNDARY: "a word boundary"}
 _MAX_WAYS = 64
-_MAX_TURNS = 4  # of a repetition that is written out
 _MAX_TEXTS = 16  # of a group that is referred to
 _MAX_STEPS = 2048
 
@@ -39,7 +38,7 @@ class Unfolding:
         self._steps = 0
 
     def ways(self, items: Items) -> list[list[Item]]:
-        """Return the ways of the pattern, or of the inside of one of its look-arounds."""
+        """Return the ways of the pattern."""
         return [list(way.items) for way in self.sequence(items, {})]
 
     def step(self, cost: int = 1) -> None:
@@ -70,8 +69,7 @@ class Unfolding:
         """True if an item has assertions, back-references, or a group that is referred to."""
         if id(item) not in self._varying:
             varies = any(
-                operation in (*LOOKS, sre.AT, sre.GROUPREF)
-                or (operation is sre.SUBPATTERN and argument[0] in self._referred)
+                operation in (sre.AT, sre.GROUPREF) or (operation is sre.SUBPATTERN and argument[0] in self._referred)
                 for operation, argument in walk([item])
             )
             self._varying[id(item)] = item, varies
@@ -82,9 +80,6 @@ class Unfolding:
         operation, argument = item
         if operation is sre.GROUPREF:
             return [Way(tuple(_text(argument, groups)), groups)]
-        if operation in LOOKS:
-            inside = {**groups, **dict.fromkeys(self._defined([item]))}
-            return [Way(((operation, (argument[0], self._referring(argument[1], groups))),), inside)]
         if operation is sre.AT:
             if item not in (START, END):
                 raise Untranslatable(_NAMES.get(argument, str(argument).lower()))
@@ -112,11 +107,6 @@ class Unfolding:
         groups = {argument[0] for operation, argument in walk(items) if operation is sre.SUBPATTERN}
         return groups & self._referred
 
-    def _referring(self, items: Items, groups: Groups) -> Items:
-        """Return the inside of a look-around, with the texts of the groups in front of it."""
-        inner = self._defined(items)
-        return [found for item in items for found in _replaced(item, groups, inner)]
-
     def _repeated(self, item: Item, groups: Groups) -> list[Way]:
         fewest, most, inner = item[1]
         defined = self._defined(inner)
@@ -125,21 +115,13 @@ class Unfolding:
         turns = [list(way.items) for way in turn]
         if not turns:
             return [] if fewest else [Way((), before)]
-        if not any(_asserts(way) for way in turns) and most > 1:
+        if most > 1 and not any(operation is sre.AT for way in turns for operation, _ in way):
             return [
                 Way(((sre.MAX_REPEAT, (fewest, most, [(sre.BRANCH, (None, turns))])),), _forgotten(before, defined))
             ]
-        if all(_anchors_only(way) for way in turns) and most > 1:
+        if most > 1:
             return [Way(tuple(way), _forgotten(before, defined)) for way in _anchored(fewest, most, turns)]
-        if most <= _MAX_TURNS:
-            found, last = [Way((), before)] if not fewest else [], [Way((), before)]
-            for count in range(1, most + 1):
-                last = [Way(way.items + more.items, more.groups) for way in last for more in turn]
-                found += last if count >= fewest else []
-                if len(found) + len(last) > _MAX_WAYS:
-                    raise Untranslatable(f"a repetition with assertions has more than {_MAX_WAYS} alternatives")
-            return found
-        raise Untranslatable(f"look-around in a repetition of more than {_MAX_TURNS} turns")
+        return [*([] if fewest else [Way((), before)]), *(turn if most else [])]
 
 
 def _forgotten(groups: Groups, defined: set[int]) -> Groups:
@@ -157,26 +139,6 @@ def _text(number: int, groups: Groups) -> Items:
     return _literals(text)
 
 
-def _replaced(item: Item, groups: Groups, inner: set[int]) -> Items:
-    operation, argument = item
-    if operation is sre.GROUPREF and argument not in inner:
-        return _text(argument, groups)
-    new = [[found for one in part for found in _replaced(one, groups, inner)] for part in parts(item)]
-    if operation is sre.BRANCH:
-        return [(operation, (None, new))]
-    if operation is sre.SUBPATTERN or operation in REPEATS or operation in LOOKS:
-        return [(operation, (*argument[:-1], new[0]))]
-    return [item]
-
-
-def _asserts(way: list[Item]) -> bool:
-    return any(operation in (*LOOKS, sre.AT) for operation, _ in way)
-
-
-def _anchors_only(way: list[Item]) -> bool:
-    return not any(operation in LOOKS for operation, _ in way)
-
-
 def without_anchors(way: list[Item]) -> tuple[bool, list[Item], bool] | None:
     """Return whether a way must be at the start, its items, and whether it must be at the end; None if it never is.
 
@@ -188,7 +150,7 @@ def without_anchors(way: list[Item]) -> tuple[bool, list[Item], bool] | None:
     for number, item in enumerate(way):
         if item in (START, END):
             continue
-        if first <= number <= last or item[0] in LOOKS:
+        if first <= number <= last:
             kept.append(item)
         elif width([item])[0]:
             return None

@@ -32,7 +32,7 @@ _SYNTAX = frozenset("^$\\.*+?()[]{}|/-")
 
 def found(pattern: str) -> str:
     """Return the strings that contain a match of a pattern."""
-    return _whole(spelled_ways(pattern))
+    return _whole(_ways(pattern))
 
 
 def sized(shortest: int, longest: int | None) -> str:
@@ -75,12 +75,19 @@ def is_found(pattern: str, text: str) -> bool:
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     try:
-        ways = "|".join(spelled_ways(pattern))
+        ways = "|".join(_ways(pattern))
     except Untranslatable as error:
         problem = f"the pattern {pattern[:80]!r} cannot be checked: {error}"
-        remedy = "Rewrite it without look-around and back-references"
+        remedy = "Rewrite it without lookaround and back-references"
         raise UnsupportedSchema(problem, "", remedy, "pattern") from error
     return re.compile(_POINT.sub(lambda point: rf"\U{int(point[1], 16):08x}", ways))
+
+
+def _ways(pattern: str) -> list[str]:
+    ways = spelled_ways(pattern)
+    if not ways:
+        raise Untranslatable("it matches no text")
+    return ways
 
 
 def _whole(ways: list[str]) -> str:

@@ -148,8 +148,8 @@ KEYWORDS = (
         negate=lambda read: _pattern(read, holds=False),
         examples={
             "pattern": {"type": "string", "pattern": "^[A-Z]{3}-\\d+$"},
-            "pattern with look-ahead at its start": {"type": "string", "pattern": "^(?=.*\\d)(?!admin).{8,}$"},
-            "pattern with look-around or word boundaries inside": {
+            "pattern with lookahead at its start": {"type": "string", "pattern": "^(?=.*\\d)(?!admin).{8,}$"},
+            "pattern with lookaround or word boundaries inside": {
                 "type": "string",
                 "pattern": "^a(?!.*--)\\b.*(?<!-)$",
             },
