@@ -312,7 +312,7 @@ class Normalizer:
                     shapes = lenient(row.holds, read, row)
                     found = found if shapes is None else self.both(found, shapes)
                 except (NotExpressible, SchemaTooCostly) as error:
-                    read.note(row.name_in(schema), "relaxed", error.problem)
+                    read.relax_for(error, row.name_in(schema))
         return found
 
     def _fails(self, schema: dict[str, Any], pointer: str) -> Shapes:
@@ -330,7 +330,7 @@ class Normalizer:
                 return EVERYTHING
             except (NotExpressible, SchemaTooCostly) as error:
                 if self.relaxes_negations:
-                    read.note(name, "relaxed", f"negated: {error.problem}")
+                    read.relax_for(error, name, "negated: ")
                     return EVERYTHING
                 read.note_negation(name, error.problem)
         return tuple(failing)

@@ -17,21 +17,25 @@ class Notes:
         self._document = document
         self.found: dict[str, list[tuple[NoteStatus, str]]] = {}  # pointer of a keyword -> statuses with reasons
         self.narrowings = 0  # how often something was narrowed, or shapes were used that lack instances by that
-        self._limits_met: set[str] = set()  # problems
+        self._costly: set[str] = set()  # pointers of the keywords that are relaxed because they cost too much
         self._meetings, self.max_meetings = 0, _MAX_MEETINGS
 
-    def add(self, pointer: str, status: NoteStatus, reason: str) -> None:
-        """Record that a keyword is not enforced exactly, beside what is known of it already."""
+    def add(self, pointer: str, status: NoteStatus, reason: str, *, for_cost: bool = False) -> None:
+        """Record that a keyword is not enforced exactly, beside what is known of it already.
+
+        ``for_cost``: a budget is the cause, so fewer alternatives elsewhere may help.
+        """
         found = self.found.setdefault(pointer, [])
         if (status, reason) not in found and sum(known == status for known, _ in found) < _MAX_REASONS:
             found.append((status, reason))
         self.narrowings += status == "narrowed"
+        if for_cost:
+            self._costly.add(pointer)
 
     @property
     def relaxed_for_cost(self) -> int:
         """The number of keywords that are relaxed because their alternatives cost too much."""
-        relaxed = [[reason for status, reason in found if status == "relaxed"] for found in self.found.values()]
-        return sum(any(problem in reason for problem in self._limits_met for reason in reasons) for reasons in relaxed)
+        return len(self._costly)
 
     def spend(self, meetings: int) -> None:
         """Count pairs of shapes that are intersected, or what costs as much."""
@@ -42,6 +46,5 @@ class Notes:
 
     def too_costly(self, problem: str, budget: str, limit: int) -> SchemaTooCostly:
         """The error for a limit of this schema."""
-        self._limits_met.add(problem)
         remedy = "Simplify its anyOf, oneOf, allOf and not"
         return SchemaTooCostly(problem, self._document.location, remedy, budget=budget, limit=limit, actual=limit + 1)

@@ -8,8 +8,8 @@ import pytest
 
 from constrained_k2 import Compiler, SchemaTooCostly, ToolCallSpec, Vocabulary
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
-from constrained_k2.engines.llguidance.grammar_text import Refused
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
+from constrained_k2.engines.llguidance.refusal import Refused
 from constrained_k2.formats.kimi_k3 import ARGUMENT, CLOSE, KIMI_K3, OPEN, SEPARATOR
 from constrained_k2.vocabulary.bitmask import BitmaskRows, allocate_bitmask, allowed_ids
 from tests.engines.masked_walks import write as accept

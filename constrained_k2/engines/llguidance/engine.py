@@ -22,10 +22,8 @@ import numpy as np
 from constrained_k2.engines.llguidance.client_text import ClientTextGrammar
 from constrained_k2.engines.llguidance.forced import forced_ids
 from constrained_k2.engines.llguidance.grammar_text import (
-    UNREADABLE,
     GrammarText,
     Patterns,
-    Refused,
     answer_text,
     any_text,
     input_text,
@@ -35,6 +33,7 @@ from constrained_k2.engines.llguidance.lexer_cost import CLIENT_LIMITS, EASED_LI
 from constrained_k2.engines.llguidance.mask_cache import LazyDfa, MaskCache
 from constrained_k2.engines.llguidance.mask_threads import MaskThreads
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
+from constrained_k2.engines.llguidance.refusal import COMPILE_ERRORS, RefusalKind, Refused, refusal
 from constrained_k2.engines.llguidance.tokenizer import build_tokenizer
 from constrained_k2.engines.llguidance.written.filter import WrittenFilter
 from constrained_k2.engines.llguidance.written.items import NO_PLACES, ItemPlaces
@@ -53,6 +52,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 _COST_FACTOR = 40
 _COST_FLOOR = 40_000
 _MAX_DIGESTS = 4  # schemas of one shared grammar that the log names
+_REMEDIES: dict[RefusalKind, str] = {"size": "Declare fewer properties, or split the tool"}
 _logger = logging.getLogger(__name__)
 _MEASURED_AFTER_NS = 4_000_000  # of work by a grammar's lexer, which makes up to 1 MB; measuring takes 0.1 ms
 
@@ -117,19 +117,19 @@ class LLGuidanceEngine:
         except RecursionError:
             raise UnsupportedSchema("the schema is nested too deeply", "", "Flatten it", "", self.name) from None
         except Refused as error:
-            efforts: tuple[Effort, ...] = ("narrow", "relaxed") if error.is_of_lexer else ()
+            efforts: tuple[Effort, ...] = ("narrow", "relaxed") if error.kind == "lexer" else ()
             eased = (self._eased(document, undeclared_keys, encoding, effort) for effort in efforts)
             if (grammar := next(filter(None, eased), None)) is not None:
                 return grammar
-            remedy = "Remove or rewrite the named part, or leave the tool out"
-            cause = f"LLGuidance has no grammar for this schema: {_cause(error)}"
+            remedy = _REMEDIES.get(error.kind, "Remove or rewrite the named part, or leave the tool out")
+            cause = f"LLGuidance has no grammar for this schema: {error.cause}"
             raise UnsupportedSchema(cause, "", remedy, "", self.name) from None
 
     def _eased(
         self, document: Any, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding, effort: Effort
     ) -> "LLGuidanceGrammar | None":
         """A grammar whose lexer costs less; None if there is none. Its states are not cached: few calls need it."""
-        with suppress(*UNREADABLE):
+        with suppress(*COMPILE_ERRORS):
             source = our_text(document, self._patterns, undeclared_keys, encoding, effort)
             return self._probed(replace(source, model=None, is_simple=False), encoding)
         return None
@@ -153,7 +153,7 @@ class LLGuidanceEngine:
             grammar = ClientTextGrammar(self._probed(source, source.encoding), tokens)
             return self._tried(grammar, self._before_text[encoding])
         except Refused as error:
-            problem = f"LLGuidance does not accept this {what}: {_cause(error)}"
+            problem = f"LLGuidance does not accept this {what}: {error.cause}"
             raise UnsupportedSchema(problem, "", f"Correct the {what}", "", self.name) from None
 
     def _tried(self, grammar: ClientTextGrammar, before: list[int]) -> ClientTextGrammar:
@@ -174,14 +174,10 @@ class LLGuidanceEngine:
                 if first.try_consume_tokens(ids) == len(ids) and not first.is_error():
                     first.compute_bitmask()
             if first.is_error():
-                raise Refused(first.get_error())
+                raise refusal(first.get_error())
         grammar.measure()
         self._compiled.setdefault((source.text, source.effort), grammar)
         return grammar
-
-
-def _cause(error: Refused) -> str:
-    return (str(error).strip().splitlines() or ["unknown error"])[0][:300]
 
 
 def _named(grammar: "LLGuidanceGrammar", schema: str) -> "LLGuidanceGrammar":

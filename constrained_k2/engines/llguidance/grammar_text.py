@@ -12,8 +12,9 @@ from llguidance._lib import regex_to_lark
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from constrained_k2.engines.llguidance.lexer_cost import LIMITS, MAX_GRAMMAR_SIZE, lexer_bytes
+from constrained_k2.engines.llguidance.refusal import Refused, grammar_of, has_no_text
 from constrained_k2.engines.protocol import ArgumentEncoding
-from constrained_k2.errors import ConstrainedK2Error, SchemaTooCostly, UnsupportedSchema
+from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.grammar.lark.custom_tool import custom_tool_text
 from constrained_k2.grammar.lark.direct_model import DirectModel, direct_model
 from constrained_k2.grammar.lark.places import Places, places_of
@@ -41,19 +42,6 @@ _MAX_MEMBERS = MAX_GRAMMAR_SIZE // 2  # in JSON each takes at least 3 symbols (1
 _LARK_TEXT = re.compile(r"\"(?:\\.|[^\"\\])*\"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\])+/", re.DOTALL)
 _OPTIONS = re.compile(r"^%llguidance[ \t]*\{[^}\n]*\}", re.MULTILINE)  # no effect on matches
 _MAX_EBNF = 1 << 16  # characters that are converted, a second a megabyte
-
-
-class Refused(Exception):
-    """LLGuidance rejects a grammar, with this message."""
-
-    @property
-    def is_of_lexer(self) -> bool:
-        """True if a limit on regular expressions was met: LLGuidance (1.7.6) tells its reasons in words alone."""
-        return "fuel" in str(self) or "lexer" in str(self)
-
-
-UNREADABLE = (ConstrainedK2Error, Refused, RecursionError, ValueError)
-"""The errors of a grammar that LLGuidance does not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +81,10 @@ def our_text(
         writer.effort, writer.can_begin = effort, patterns.can_begin
         lark = writer.write_arguments(root) if encoding == "xtml" else writer.write(root)
         if encoding == "json" and writer.member_count > _MAX_MEMBERS:
-            raise Refused(f"grammar size (number of symbols) too big: {writer.member_count} members")
+            raise Refused(f"grammar size (number of symbols) too big: {writer.member_count} members", "size")
         if writer.has_long_texts and encoding == "json":
             lark = f"{NO_FORCING}\n{lark}"
-        text = llguidance.LLMatcher.grammar_from_lark(lark)
+        text = grammar_of(lark)
         places = places_of(writer)
         coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes.found)
         is_long = writer.has_long_texts
@@ -160,12 +148,7 @@ def input_text(kind: Literal["regex", "lark"], text: str, encoding: ArgumentEnco
 
 
 def _clients(lark: str, encoding: ArgumentEncoding) -> GrammarText:
-    try:
-        grammar = llguidance.LLMatcher.grammar_from_lark(lark)
-    except ValueError as error:
-        raise Refused(str(error)) from error
-    coverage = Coverage("llguidance")
-    return GrammarText(grammar, coverage, None, encoding, has_long_texts=True, is_clients=True)
+    return GrammarText(grammar_of(lark), Coverage("llguidance"), None, encoding, has_long_texts=True, is_clients=True)
 
 
 def _lark(text: str) -> str:
@@ -213,18 +196,16 @@ class Patterns:
     def _has_match(self, expression: str) -> bool:
         """Return True if some text matches a terminal's expression, or if LLGuidance cannot tell."""
         check_deadline()
-        grammar = llguidance.LLMatcher.grammar_from_lark(alone(expression))
-        matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
+        matcher = llguidance.LLMatcher(self._tokenizer, grammar_of(alone(expression)), log_level=0, limits=LIMITS)
         if not matcher.is_error():
             matcher.compute_bitmask()
-        # LLGuidance's error if no token is possible at the start
-        return not (matcher.is_error() and "NoExtensionBias" in matcher.get_error())
+        return not has_no_text(matcher)
 
     def _can_begin(self, expression: str, opening: str, *, is_long: bool) -> bool:
         """Return True if masks behind an opening, and the tokens after it, stay within the engine's limits."""
         check_deadline()
         header = f"{NO_FORCING}\n" if is_long else ""
-        grammar = llguidance.LLMatcher.grammar_from_lark(header + alone(expression))
+        grammar = grammar_of(header + alone(expression))
         matcher = llguidance.LLMatcher(self._writing, grammar, log_level=0, limits=LIMITS)
         ids = list(self._writing.tokenize_str(opening))
         for _ in range(_PROBED_TOKENS):
@@ -238,7 +219,7 @@ class Patterns:
         """Build a matcher of the JSON strings that contain a match of a pattern."""
         check_deadline()
         try:
-            grammar = llguidance.LLMatcher.grammar_from_lark(f"start: FOUND\nFOUND: {found_anywhere(pattern)}")
+            grammar = grammar_of(f"start: FOUND\nFOUND: {found_anywhere(pattern)}")
         except Untranslatable as error:
             raise _unsupported(pattern, str(error)) from error
         matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.engines.llguidance.dfa_state import DfaState
-from constrained_k2.engines.llguidance.grammar_text import UNREADABLE
 from constrained_k2.engines.llguidance.position import Expect
+from constrained_k2.engines.llguidance.refusal import COMPILE_ERRORS
 from constrained_k2.engines.llguidance.written.filter import WrittenFilter
 from constrained_k2.engines.protocol import Failures
 from constrained_k2.errors import ConstrainedK2Error, SchemaTooCostly
@@ -129,7 +129,7 @@ class LLGuidanceMatcher:
         if self._matcher is None:
             try:
                 matcher = self.grammar.copy()
-            except UNREADABLE:
+            except COMPILE_ERRORS:
                 return []
             if matcher.is_error():  # do not leave the grammar for a draft: its masks may need no LLGuidance
                 return []
@@ -335,14 +335,14 @@ class LLGuidanceMatcher:
         """Begin the grammar; if LLGuidance cannot read it, replay the tokens with a following one."""
         try:
             return self.grammar.copy()
-        except UNREADABLE as error:
+        except COMPILE_ERRORS as error:
             return self._go_on(str(error))
 
     def _rebuild(self) -> llguidance.LLMatcher:
         """Replay the tokens with a new lexer, or with a following grammar."""
         try:
             matcher = self.grammar.renew()
-        except UNREADABLE as error:
+        except COMPILE_ERRORS as error:
             return self._go_on(str(error))
         return matcher if self._has_replayed(matcher) else self._go_on(matcher.get_error())
 

@@ -6,7 +6,7 @@ from enum import Flag, auto
 from fractions import Fraction
 from typing import Any, Protocol
 
-from constrained_k2.errors import ConstrainedK2Error
+from constrained_k2.errors import ConstrainedK2Error, SchemaTooCostly
 from constrained_k2.schema.document import IllFormed, SchemaDocument, escape
 from constrained_k2.schema.doubles import number_of
 from constrained_k2.schema.ecma import syntax_problem
@@ -55,6 +55,11 @@ class Reader:
     def note(self, keyword: str, status: NoteStatus, reason: str) -> None:
         """Note that a keyword is not enforced exactly."""
         self.normalizer.notes.add(f"{self.pointer}/{keyword}", status, reason)
+
+    def relax_for(self, error: ConstrainedK2Error, keyword: str, beside: str = "") -> None:
+        """Note that a keyword is relaxed because of an error; ``beside`` is text before the error's problem."""
+        for_cost = isinstance(error, SchemaTooCostly)
+        self.normalizer.notes.add(f"{self.pointer}/{keyword}", "relaxed", beside + error.problem, for_cost=for_cost)
 
     def relax(self, keyword: str, problem: str) -> None:
         """Note that a keyword has no meaning, and is left out."""
