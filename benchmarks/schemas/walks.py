@@ -16,8 +16,8 @@ from constrained_k2.compiler.compiler import Compiler
 from constrained_k2.compiler.shared import GrammarOptions
 from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher
 from constrained_k2.errors import ConstrainedK2Error
-from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker
-from constrained_k2.turn.drafts.json_tracker import JsonTracker
+from constrained_k2.turn.cursors.arguments_cursor import ArgumentsCursor
+from constrained_k2.turn.cursors.json_cursor import JsonCursor
 from constrained_k2.turn.endings.json_endings import endings
 from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
@@ -112,14 +112,14 @@ def walk(grammar: ArgumentGrammar, vocabulary: Vocabulary, schema: Any, seed: in
             if steered and end in ids:
                 return Walk(text.decode(), steps + 1, uniform)
             if steered:
-                position = follower.tracker(text)
+                position = follower.cursor(text)
                 tried = (_encoded(vocabulary, way) for way in endings(position))
                 taken = next(filter(None, (list(takewhile(matcher.accept, way)) for way in tried)), [])
                 text += b"".join(map(vocabulary.token_bytes, taken))
                 steps += len(taken)
                 if taken:
                     continue
-                budget.narrow(ArgumentsTracker(tracker=position), row)
+                budget.narrow(ArgumentsCursor(cursor=position), row)
                 ids = allowed_ids(row)
             elif text.rstrip().endswith((b"{", b",")) and quote in ids and chance.random() < 0.5:
                 key = next((key for key in chance.sample(keys, len(keys)) if _take(matcher, key)), [])
@@ -150,15 +150,15 @@ class _Follower:
     """Follows the position in a text."""
 
     def __init__(self, schema: Any) -> None:
-        self._tracker = JsonTracker(schema)
+        self._cursor = JsonCursor(schema)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._fed = 0
 
-    def tracker(self, text: bytearray) -> JsonTracker:
+    def cursor(self, text: bytearray) -> JsonCursor:
         """Return the position after a text that begins with the text of the last call."""
-        self._tracker.feed(self._decoder.decode(bytes(text[self._fed :])))
+        self._cursor.feed(self._decoder.decode(bytes(text[self._fed :])))
         self._fed = len(text)
-        return self._tracker
+        return self._cursor
 
 
 def _encoded(vocabulary: Vocabulary, text: str) -> list[int]:

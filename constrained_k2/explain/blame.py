@@ -9,7 +9,7 @@ from constrained_k2.compiler.shared import cache_key
 from constrained_k2.explain.keywords import APPLICATORS, ASSERTIONS, OPENS_OBJECTS, UNKNOWN_KEY
 from constrained_k2.explain.limits import Exhausted
 from constrained_k2.explain.nodes import Level, Node, levels_of, schema_at
-from constrained_k2.explain.position import Path, TextPosition
+from constrained_k2.explain.position import Path, PathCursor
 from constrained_k2.explain.subject import END, Removed, Subject
 from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
@@ -46,7 +46,7 @@ class _Trial(NamedTuple):
 
 def find_blame(  # noqa: PLR0913, PLR0917 - where, and what
     subject: Subject,
-    position: TextPosition,
+    position: PathCursor,
     path: Path,
     symbols: Sequence[int],
     symbol: int,
@@ -78,7 +78,7 @@ def find_blame(  # noqa: PLR0913, PLR0917 - where, and what
 
 
 def _found(
-    position: TextPosition, levels: list[Level], first: int, trial: _Trial, rest_of_key: Sequence[int]
+    position: PathCursor, levels: list[Level], first: int, trial: _Trial, rest_of_key: Sequence[int]
 ) -> Blame | None:
     """The keywords, of values from the innermost one out to level ``first``."""
     subject, innermost = trial.subject, len(levels) - 1
@@ -102,7 +102,7 @@ def _found(
     return None
 
 
-def _smallest(subject: Subject, position: TextPosition, levels: list[Level], whole: _Trial) -> tuple[int, _Trial]:
+def _smallest(subject: Subject, position: PathCursor, levels: list[Level], whole: _Trial) -> tuple[int, _Trial]:
     """The innermost value on the path whose schema alone forbids the symbol; else the whole arguments."""
     if subject.has_parts:
         for level in range(len(levels) - 1, 0, -1):

@@ -11,8 +11,8 @@ from typing import Self
 
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.formats.kimi_k3 import unescape
-from constrained_k2.turn.drafts.json_tracker import Expect, Frame, JsonTracker
-from constrained_k2.turn.drafts.xtml.tracker import Place, XtmlTracker
+from constrained_k2.turn.cursors.json_cursor import JsonCursor, JsonPart, OpenContainer
+from constrained_k2.turn.cursors.xtml_cursor import XtmlCursor, XtmlPart
 
 Path = tuple[str | int, ...]
 """Keys and indexes, from the outermost value; deeper ones than :data:`MAX_PARTS` are left out."""
@@ -23,71 +23,71 @@ _BLANKS = frozenset(b" \t\r\n")
 _ENDS_OF_SCALAR = frozenset(b",]}")
 _BEGINS_VALUE = b'"{[-0123456789tfn'
 _LONGEST_ESCAPE = 6
-_KEYS = frozenset({Expect.FIRST_KEY, Expect.KEY, Expect.IN_KEY})
+_KEYS = frozenset({JsonPart.FIRST_KEY, JsonPart.KEY, JsonPart.IN_KEY})
 _FOLLOWING = {
-    Expect.VALUE: _BEGINS_VALUE,
-    Expect.FIRST_ITEM: _BEGINS_VALUE + b"]",
-    Expect.FIRST_KEY: b'"}',
-    Expect.KEY: b'"',
-    Expect.COLON: b":",
+    JsonPart.VALUE: _BEGINS_VALUE,
+    JsonPart.FIRST_ITEM: _BEGINS_VALUE + b"]",
+    JsonPart.FIRST_KEY: b'"}',
+    JsonPart.KEY: b'"',
+    JsonPart.COLON: b":",
 }
 
 
-class TextPosition:
+class PathCursor:
     """The end of a text that is valid so far, fed in any pieces.
 
-    The trackers take characters. Here each byte is one, so that their offsets count bytes.
+    The cursors take characters. Here each byte is one, so that their offsets count bytes.
 
     Args:
         markers: The format of the arguments, if they are blocks; None for JSON.
 
     Attributes:
         is_xml: True in arguments that are blocks.
-        tracker: The position in them.
+        cursor: The position in them.
         json_text: What is JSON of the text.
     """
 
     def __init__(self, markers: WireFormat | None = None) -> None:
         self.is_xml = markers is not None
-        self.tracker = JsonTracker({}) if markers is None else XtmlTracker({}, markers)
+        self.cursor = JsonCursor({}) if markers is None else XtmlCursor({}, markers)
         self.json_text = bytearray()
         self._outer = 0 if markers is None else 1  # blocks are the members of an object that no bracket opens or closes
 
     def copy(self) -> Self:
         """An independent copy."""
         other = copy(self)
-        other.tracker, other.json_text = self.tracker.copy(), self.json_text.copy()
+        other.cursor, other.json_text = self.cursor.copy(), self.json_text.copy()
         return other
 
     def feed(self, raw: bytes) -> None:
         """Advance over the next bytes."""
         if self._is_json:
             self.json_text += raw
-        self.tracker.feed(raw.decode("latin-1"))
+        self.cursor.feed(raw.decode("latin-1"))
 
     def feed_marker(self, marker: int) -> None:
         """Advance over a marker of blocks, by its id."""
-        assert isinstance(self.tracker, XtmlTracker)
-        self.tracker.feed(marker)
+        assert isinstance(self.cursor, XtmlCursor)
+        self.cursor.feed(marker)
 
     @property
-    def _walk(self) -> JsonTracker:
-        return self.tracker if isinstance(self.tracker, JsonTracker) else self.tracker.json
+    def _walk(self) -> JsonCursor:
+        return self.cursor if isinstance(self.cursor, JsonCursor) else self.cursor.json
 
     @property
-    def _place(self) -> Place:
-        return Place.VALUE if isinstance(self.tracker, JsonTracker) else self.tracker.place
+    def _part(self) -> XtmlPart:
+        return XtmlPart.VALUE if isinstance(self.cursor, JsonCursor) else self.cursor.part
 
     @property
     def _is_json(self) -> bool:
         """True in JSON, rather than in tags and raw text."""
-        tracker = self.tracker
-        return isinstance(tracker, JsonTracker) or (tracker.place is Place.VALUE and tracker.kind != "string")
+        cursor = self.cursor
+        return isinstance(cursor, JsonCursor) or (cursor.part is XtmlPart.VALUE and cursor.kind != "string")
 
     @property
     def is_done(self) -> bool:
         """True after the JSON value, or where blocks may end, by their tags."""
-        return self._place is Place.BETWEEN if self.is_xml else self._walk.is_done
+        return self._part is XtmlPart.BETWEEN if self.is_xml else self._walk.is_done
 
     @property
     def depth(self) -> int:
@@ -97,22 +97,22 @@ class TextPosition:
     @property
     def in_string(self) -> bool:
         """True in a string, a key of JSON, or raw text."""
-        return self._place is Place.VALUE and self._walk.in_string
+        return self._part is XtmlPart.VALUE and self._walk.in_string
 
     @property
     def in_key(self) -> bool:
         """True where a key may begin, or is being written."""
-        if isinstance(self.tracker, XtmlTracker) and self._place is Place.TAG:
-            return self.tracker.tag.count('"') == 1
+        if isinstance(self.cursor, XtmlCursor) and self._part is XtmlPart.TAG:
+            return self.cursor.tag.count('"') == 1
         return self._is_json and self._walk.expect in _KEYS
 
     def key_with(self, raw: bytes) -> tuple[str, list[str]]:
         """The key that is being written, if ``raw`` follows, up to its end; and the object's keys before it."""
         keys = [*map(_key, self._walk.frames[-1].keys)]
-        if isinstance(self.tracker, XtmlTracker) and self._place is Place.TAG:
-            begun = self.tracker.tag.partition('"')[2].encode("latin-1") + raw
+        if isinstance(self.cursor, XtmlCursor) and self._part is XtmlPart.TAG:
+            begun = self.cursor.tag.partition('"')[2].encode("latin-1") + raw
             return unescape(begun.partition(b'"')[0].decode(errors="replace")), keys
-        begun = bytes(self.json_text[self._walk.start :]) if self._walk.expect is Expect.IN_KEY else b""
+        begun = bytes(self.json_text[self._walk.start :]) if self._walk.expect is JsonPart.IN_KEY else b""
         return _string_in(begun + raw), keys
 
     def may_follow(self, byte: int) -> bool | None:
@@ -124,9 +124,9 @@ class TextPosition:
             last = self.json_text[-_LONGEST_ESCAPE:]
             is_plain = byte < 0x7F and last[-1] < 0x80 and b"\\" not in last
             return byte >= 0x20 if is_plain else None
-        if expect is Expect.IN_SCALAR or byte in _BLANKS:
+        if expect is JsonPart.IN_SCALAR or byte in _BLANKS:
             return None
-        if expect is Expect.AFTER:
+        if expect is JsonPart.AFTER:
             closing = b",}" if self.depth and self._walk.frames[-1].is_object else b",]"
             return byte in closing if self.depth else None
         return byte in _FOLLOWING[expect]
@@ -134,19 +134,19 @@ class TextPosition:
     def ends_scalar(self, symbol: int) -> bool:
         """True if a byte, or any marker, ends the number or literal that is being written."""
         is_end = not 0 <= symbol < 256 or symbol in _ENDS_OF_SCALAR or symbol in _BLANKS
-        return self._walk.expect is Expect.IN_SCALAR and is_end
+        return self._walk.expect is JsonPart.IN_SCALAR and is_end
 
     def path(self, symbol: int) -> Path:
         """The path to the value that a byte or marker belongs to: the one being written, or the innermost container.
 
         What ends a number or literal belongs to that one, and the attributes behind a block's key to its value.
         """
-        if isinstance(self.tracker, XtmlTracker) and self._place in {Place.BETWEEN, Place.TAG}:
-            tag = self.tracker.tag if self._place is Place.TAG else ""
+        if isinstance(self.cursor, XtmlCursor) and self._part in {XtmlPart.BETWEEN, XtmlPart.TAG}:
+            tag = self.cursor.tag if self._part is XtmlPart.TAG else ""
             return (unescape(_utf8(tag.split('"')[1])),) if tag.count('"') > 1 else ()
         expect, frames = self._walk.expect, self._walk.frames
-        is_value = expect in {Expect.VALUE, Expect.IN_STRING, Expect.IN_SCALAR}
-        if expect is Expect.FIRST_ITEM:
+        is_value = expect in {JsonPart.VALUE, JsonPart.IN_STRING, JsonPart.IN_SCALAR}
+        if expect is JsonPart.FIRST_ITEM:
             is_value = symbol != ord("]") and symbol not in _BLANKS
         count = max(len(frames) - (not is_value), self._outer)
         return tuple(map(_child, islice(frames, min(count, MAX_PARTS))))
@@ -158,10 +158,10 @@ class TextPosition:
         walk = self._walk
         if level < len(walk.frames):
             return bytes(self.json_text[walk.frames[level].start :])
-        return bytes(self.json_text[walk.start :]) if walk.expect in {Expect.IN_STRING, Expect.IN_SCALAR} else b""
+        return bytes(self.json_text[walk.start :]) if walk.expect in {JsonPart.IN_STRING, JsonPart.IN_SCALAR} else b""
 
 
-def _child(frame: Frame) -> str | int:
+def _child(frame: OpenContainer) -> str | int:
     """The key or index of the value that is being written in a container, or of the latest one."""
     return _key(frame.keys[-1]) if frame.is_object and frame.keys else frame.commas
 

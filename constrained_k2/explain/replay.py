@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from constrained_k2.compiler.compiled import CompiledToolCalls
-from constrained_k2.explain.position import TextPosition
+from constrained_k2.explain.position import PathCursor
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.turn.automaton import Automaton, State
@@ -31,7 +31,7 @@ class Recorder:
     def __init__(self, name: str, markers: WireFormat) -> None:
         self.name = name
         self.symbols = array("l")
-        self.position = TextPosition(markers if name and markers.argument_encoding == "xtml" else None)
+        self.position = PathCursor(markers if name and markers.argument_encoding == "xtml" else None)
 
     def accept(self, token_id: int) -> bool:
         """Record a byte or a marker."""

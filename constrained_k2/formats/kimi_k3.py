@@ -37,6 +37,9 @@ MESSAGE, THINK, RESPONSE, TOOLS, CALL, ARGUMENT, JSON = (
     "message", "think", "response", "tools", "call", "argument", "json"
 )  # fmt: skip
 """The names of the tags."""
+KEY_PIECES, TYPE_PIECES = (ARGUMENT, " key", '="'), (" type", '="')
+"""An argument's tag before its key, and between the quote that ends the key and its type, as it is tokenized."""
+BEFORE_KEY, BEFORE_TYPE = "".join(KEY_PIECES), "".join(TYPE_PIECES)
 
 SPECIAL_TOKENS: Mapping[int, str] = {
     **dict(enumerate((BOS, EOS, MESSAGE_END, OPEN, CLOSE, SEPARATOR, "[start_header_id]", "[end_header_id]"))),

@@ -12,21 +12,21 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker
-from constrained_k2.turn.drafts.xtml.tracker import XtmlTracker
+from constrained_k2.turn.cursors.arguments_cursor import ArgumentsCursor
+from constrained_k2.turn.cursors.xtml_cursor import XtmlCursor
 from constrained_k2.turn.endings.json_endings import endings
 from constrained_k2.turn.endings.text_endings import text_endings
 from constrained_k2.turn.endings.xtml_endings import xtml_endings
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase, first_markers
-from constrained_k2.vocabulary.bitmask import TokenSet, words_per_row
+from constrained_k2.vocabulary.bitmask import TokenSet, narrow_to, row_of
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 MAX_FINISH_RESERVE = 4096
 """The most tokens that a request may reserve: each of their masks costs about 0.2 ms more."""
 
 _CATCH_UP = 16  # tokens to follow at once before the reserve begins; the depth is known as often
-_MAX_TRACKERS = 32  # snapshots for rollbacks; a longer rollback follows the turn anew
+_MAX_CURSORS = 32  # snapshots for rollbacks; a longer rollback follows the turn anew
 _BLANKS = b" \t\r\n"
 _TO_THE_END = (
     Phase.REASONING,
@@ -55,8 +55,8 @@ class FinishBudget:
         size = vocabulary.size
         texts = [vocabulary.ordinary_bytes(token_id) for token_id in range(size)]
         blanks = frozenset(_BLANKS)
-        self.blank = _row((at for at, raw in enumerate(texts) if not blanks.isdisjoint(raw)), size)
-        self.opening = _row((at for at, raw in enumerate(texts) if raw.startswith((b"{", b"["))), size)
+        self.blank = row_of((at for at, raw in enumerate(texts) if not blanks.isdisjoint(raw)), size)
+        self.opening = row_of((at for at, raw in enumerate(texts) if raw.startswith((b"{", b"["))), size)
         onwards = (Phase.TEXT, Phase.RESPONDED, Phase.SECTION)  # not into reasoning, nor to the end without a call
         self.required = {
             phase: TokenSet(first_markers(vocabulary, phase, *onwards), size)
@@ -79,24 +79,24 @@ class FinishBudget:
         if reserved_tokens:
             matcher.budgets += (_FinishFilter(self, start),)
 
-    def narrow(self, arguments: ArgumentsTracker, row: npt.NDArray[np.int32]) -> None:
+    def narrow(self, arguments: ArgumentsCursor, row: npt.NDArray[np.int32]) -> None:
         """Remove from a mask, int32 ``[words]``, in place, tokens that do not lead to the end; some token is left."""
-        tracker, text = arguments.tracker, arguments.text
+        cursor, text = arguments.cursor, arguments.text
         pieces: Iterable[str | int] = ()
         if text is not None and text.is_inside:
             pieces = text_endings(text, self.vocabulary.format)
-        elif isinstance(tracker, XtmlTracker):
-            pieces = xtml_endings(tracker)
-        elif tracker is not None:
-            pieces = endings(tracker)
+        elif isinstance(cursor, XtmlCursor):
+            pieces = xtml_endings(cursor)
+        elif cursor is not None:
+            pieces = endings(cursor)
         for piece in pieces:
             token_id = self.first_token(piece, row, arguments.begun_character)
             if token_id is not None:
                 _allow_only(token_id, row)
                 return
-        if tracker is not None and not tracker.in_string:
-            _forbid(self.blank, row)
-            _forbid(self.opening, row)
+        if cursor is not None and not cursor.in_string:
+            narrow_to(row, row & ~self.blank)
+            narrow_to(row, row & ~self.opening)
 
     def first_token(self, piece: str | int, row: npt.NDArray[np.int32], begun: bytes = b"") -> int | None:
         """The longest token that a text starts with, or a marker, that a row allows; None if there is none.
@@ -119,7 +119,7 @@ class _FinishFilter:
     def __init__(self, budget: FinishBudget, start: int) -> None:
         self._budget = budget
         self._start = start
-        self._trackers = [ArgumentsTracker(follows_text=True)]  # snapshots of this turn, the newest last
+        self._cursors = [ArgumentsCursor(follows_text=True)]  # snapshots of this turn, the newest last
         self._depth = (0, 0)  # a number of tokens, and the containers that were open after them
 
     def narrow_set(self, turn: ToolCallMatcher, tokens: TokenSet) -> TokenSet:
@@ -151,41 +151,35 @@ class _FinishFilter:
         self._budget.narrow(self._follow(turn, turn.num_tokens), row)
 
     def truncate(self, num_tokens: int) -> None:
-        while self._trackers and self._trackers[-1].num_tokens > num_tokens:
-            self._trackers.pop()
-        if not self._trackers:
-            self._trackers.append(ArgumentsTracker(follows_text=True))
+        while self._cursors and self._cursors[-1].num_tokens > num_tokens:
+            self._cursors.pop()
+        if not self._cursors:
+            self._cursors.append(ArgumentsCursor(follows_text=True))
         if self._depth[0] > num_tokens:
             self._depth = (0, 0)
 
     def fork(self) -> "_FinishFilter":
         other = _FinishFilter(self._budget, self._start)
-        other._trackers = [tracker.copy() for tracker in self._trackers]
+        other._cursors = [cursor.copy() for cursor in self._cursors]
         return other
 
-    def _follow(self, turn: ToolCallMatcher, num_tokens: int) -> ArgumentsTracker:
+    def _follow(self, turn: ToolCallMatcher, num_tokens: int) -> ArgumentsCursor:
         """The position after the first ``num_tokens`` tokens."""
-        tracker = next((each for each in reversed(self._trackers) if each.num_tokens <= num_tokens), None)
-        tracker = tracker or ArgumentsTracker(follows_text=True)
-        if tracker.num_tokens < num_tokens:
-            is_newest = tracker is self._trackers[-1]
-            tracker = tracker.copy()
-            tracker.follow(turn, num_tokens)
+        cursor = next((each for each in reversed(self._cursors) if each.num_tokens <= num_tokens), None)
+        cursor = cursor or ArgumentsCursor(follows_text=True)
+        if cursor.num_tokens < num_tokens:
+            is_newest = cursor is self._cursors[-1]
+            cursor = cursor.copy()
+            cursor.follow(turn, num_tokens)
             if is_newest:
-                self._trackers.append(tracker)
-                del self._trackers[:-_MAX_TRACKERS]
-        return tracker
+                self._cursors.append(cursor)
+                del self._cursors[:-_MAX_CURSORS]
+        return cursor
 
 
 def _length(joint: Iterable[str | bytes], vocabulary: Vocabulary) -> int:
     """The tokens of a joint."""
     return sum(1 if isinstance(piece, str) else len(vocabulary.encode(piece.decode())) for piece in joint)
-
-
-def _row(ids: Iterable[int], size: int) -> npt.NDArray[np.int32]:
-    row = np.zeros(words_per_row(size), dtype=np.int32)
-    TokenSet(ids, size).fill(row)
-    return row
 
 
 def _allows(token_id: int, row: npt.NDArray[np.int32]) -> bool:
@@ -195,10 +189,3 @@ def _allows(token_id: int, row: npt.NDArray[np.int32]) -> bool:
 def _allow_only(token_id: int, row: npt.NDArray[np.int32]) -> None:
     row.fill(0)
     row.view(np.uint32)[token_id >> 5] = 1 << (token_id & 31)
-
-
-def _forbid(tokens: npt.NDArray[np.int32], row: npt.NDArray[np.int32]) -> None:
-    """Remove tokens from a row, unless it allows no others."""
-    left = row & ~tokens
-    if left.any():
-        row[:] = left

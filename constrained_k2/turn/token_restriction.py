@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase
-from constrained_k2.vocabulary.bitmask import words_per_row
+from constrained_k2.vocabulary.bitmask import narrow_to, row_of
 
 Row = npt.NDArray[np.int32]
 
@@ -39,10 +39,10 @@ class TokenRestriction:
         on_ignored: Callable[[], None],
     ) -> None:
         self._size = size
-        self._allowed = None if allowed is None else _row(allowed, size)
+        self._allowed = None if allowed is None else row_of(allowed, size)
         self._in_arguments: Row | None = None  # the allowed ids and the markers that arguments may contain
         words = [array("q", word) for word in bad_words if word]
-        self._not_bad = ~_row((word[0] for word in words if len(word) == 1), size) if words else None
+        self._not_bad = ~row_of((word[0] for word in words if len(word) == 1), size) if words else None
         # By the last but one token of words of several tokens: all tokens but the last, the last.
         self._endings: dict[int, list[tuple[array[int], int]]] = {}
         for word in words:
@@ -52,12 +52,12 @@ class TokenRestriction:
 
     def apply(self, turn: ToolCallMatcher, row: Row) -> None:
         """Remove what the client forbids from a mask, in place."""
-        ignored = self._allowed is not None and not _keep(row, row & self._allowed_in(turn, self._allowed))
+        ignored = self._allowed is not None and not narrow_to(row, row & self._allowed_in(turn, self._allowed))
         if self._not_bad is not None:
             left = row & self._not_bad
             for token_id in self._completing(turn):
                 left[token_id >> 5] &= ~np.uint32(1 << (token_id & 31)).view(np.int32)
-            ignored |= not _keep(row, left)
+            ignored |= not narrow_to(row, left)
         if ignored:
             self._on_ignored()
 
@@ -72,7 +72,7 @@ class TokenRestriction:
         if turn.phase is not Phase.ARGUMENTS:
             return allowed
         if self._in_arguments is None:
-            self._in_arguments = allowed | _row(turn.vocabulary.format.argument_markers, self._size)
+            self._in_arguments = allowed | row_of(turn.vocabulary.format.argument_markers, self._size)
         return self._in_arguments
 
     def _completing(self, turn: ToolCallMatcher) -> Iterable[int]:
@@ -83,18 +83,3 @@ class TokenRestriction:
         for begun, last in self._endings.get(turn.token_ids(length - 1)[0], ()):
             if len(begun) <= length and turn.token_ids(length - len(begun)) == begun:
                 yield last
-
-
-def _keep(row: Row, left: Row) -> bool:
-    """Reduce a row to what is left of it, unless that is nothing."""
-    if not left.any():
-        return False
-    row[:] = left
-    return True
-
-
-def _row(ids: Iterable[int], size: int) -> Row:
-    """A bitmask row of these ids, int32 ``[words]``; the ids are below ``size``."""
-    bits = np.zeros(32 * words_per_row(size), dtype=np.uint8)
-    bits[np.fromiter(ids, np.intp)] = 1
-    return np.packbits(bits, bitorder="little").view(np.int32)

@@ -78,6 +78,21 @@ def allowed_ids(row: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
     return ids
 
 
+def row_of(ids: Iterable[int], size: int) -> npt.NDArray[np.int32]:
+    """A row, int32 ``[words]``, that allows these ids, each below ``size``."""
+    bits = np.zeros(32 * words_per_row(size), dtype=np.uint8)
+    bits[np.fromiter(ids, np.intp)] = 1
+    return np.packbits(bits, bitorder="little").view(np.int32)
+
+
+def narrow_to(row: npt.NDArray[np.int32], left: npt.NDArray[np.int32]) -> bool:
+    """Replace a row by a part of it, int32 ``[words]``; False leaves it as it is, if that part allows no token."""
+    if not left.any():
+        return False
+    row[:] = left
+    return True
+
+
 def empty_rows(rows: npt.NDArray[np.int32]) -> list[int]:
     """The numbers of the rows, of int32 ``[rows, words]``, that allow no token."""
     bits = np.bitwise_or.reduce(rows, axis=1)

@@ -10,10 +10,10 @@ from constrained_k2 import Compiler, ToolCallSpec
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.prompts.xtml.turn import render_turn
 from constrained_k2.request.spec import ToolCall
+from constrained_k2.turn.cursors.json_cursor import MAX_TOKEN
+from constrained_k2.turn.cursors.xtml_cursor import XtmlCursor, XtmlPart
 from constrained_k2.turn.drafts.drafter import Drafter
-from constrained_k2.turn.drafts.json_tracker import MAX_TOKEN
-from constrained_k2.turn.drafts.xtml.guesses import likely_tokens
-from constrained_k2.turn.drafts.xtml.tracker import Place, XtmlTracker
+from constrained_k2.turn.drafts.xtml_guesses import likely_tokens
 from constrained_k2.turn.endings.xtml_endings import xtml_endings
 from tests.drafts.test_drafter import CALLS, spec, steps_of
 from tests.turn.k3_turns import CLOSE, OPEN, SEP, ids_of
@@ -34,11 +34,11 @@ SCHEMA = {
 }  # fmt: skip
 
 
-def at(*pieces: str, schema: Any = None) -> XtmlTracker:
-    tracker = XtmlTracker(SCHEMA if schema is None else schema, KIMI_K3)
+def at(*pieces: str, schema: Any = None) -> XtmlCursor:
+    cursor = XtmlCursor(SCHEMA if schema is None else schema, KIMI_K3)
     for piece in pieces:
-        tracker.feed(MARKERS.get(piece, piece))
-    return tracker
+        cursor.feed(MARKERS.get(piece, piece))
+    return cursor
 
 
 def tag(key: str, kind: str) -> tuple[str, ...]:
@@ -84,10 +84,10 @@ def block(key: str, kind: str, value: str) -> tuple[str, ...]:
     ],
 )
 def test_the_first_ending(written: Sequence[str], expected: str) -> None:
-    tracker = at(*written)
-    first = next(iter(xtml_endings(tracker)))
+    cursor = at(*written)
+    first = next(iter(xtml_endings(cursor)))
     assert (NAMES[first] if isinstance(first, int) else first) == expected
-    assert next(iter(xtml_endings(tracker))) == first, "the tracker has changed"
+    assert next(iter(xtml_endings(cursor))) == first, "the cursor has changed"
 
 
 def test_further_endings() -> None:
@@ -112,16 +112,16 @@ def test_a_kind_of_object_is_chosen_by_its_constant() -> None:
 
 
 def test_a_long_tag_and_a_long_string() -> None:
-    tracker = at(OPEN, 'argument key="')
+    cursor = at(OPEN, 'argument key="')
     for _ in range(5000):
-        tracker.feed("kk")
-    tracker.feed('" type="string"')
-    assert len(tracker.tag) <= 4096
-    tracker.feed(MARKERS[SEP])
-    assert (tracker.place, tracker.kind) == (Place.VALUE, "string")
+        cursor.feed("kk")
+    cursor.feed('" type="string"')
+    assert len(cursor.tag) <= 4096
+    cursor.feed(MARKERS[SEP])
+    assert (cursor.part, cursor.kind) == (XtmlPart.VALUE, "string")
     for _ in range(5000):
-        tracker.feed("vv")
-    assert len(tracker.json.token) <= MAX_TOKEN
+        cursor.feed("vv")
+    assert len(cursor.json.token) <= MAX_TOKEN
 
 
 @pytest.mark.parametrize(
@@ -143,18 +143,18 @@ def test_a_long_tag_and_a_long_string() -> None:
 )
 def test_guesses(k3_small_compiler: Compiler, written: Sequence[str], expected: str) -> None:
     vocabulary = k3_small_compiler.vocabulary
-    tracker = XtmlTracker(SCHEMA, vocabulary.format)
+    cursor = XtmlCursor(SCHEMA, vocabulary.format)
     for piece in written:
-        tracker.feed(vocabulary.special_tokens.get(piece, piece))
-    found = vocabulary.decode(likely_tokens(tracker, vocabulary, 64))
+        cursor.feed(vocabulary.special_tokens.get(piece, piece))
+    found = vocabulary.decode(likely_tokens(cursor, vocabulary, 64))
     assert found.startswith(expected) if expected else not found
 
 
 def test_an_object_without_required_keys_may_end_or_go_on(k3_small_compiler: Compiler) -> None:
     cases: list[tuple[dict[str, Any], bool]] = [({}, True), ({"properties": {"a": {}}}, False)]
     for schema, expected in cases:
-        tracker = XtmlTracker(schema, k3_small_compiler.vocabulary.format)
-        found = likely_tokens(tracker, k3_small_compiler.vocabulary, 8)
+        cursor = XtmlCursor(schema, k3_small_compiler.vocabulary.format)
+        found = likely_tokens(cursor, k3_small_compiler.vocabulary, 8)
         assert found == ([k3_small_compiler.vocabulary.format.call_end] if expected else [])
 
 

@@ -19,7 +19,7 @@ from constrained_k2.engines.llguidance.position import Expect
 from constrained_k2.engines.llguidance.position_tracker import PositionTracker
 from constrained_k2.engines.llguidance.written.items import NO_PLACES
 from constrained_k2.engines.llguidance.written.scanner import Scanner, Snapshot, Within
-from constrained_k2.turn.drafts.json_tracker import JsonTracker
+from constrained_k2.turn.cursors.json_cursor import JsonCursor
 from tests.budget import tries
 
 STRINGS = frozenset({Expect.IN_KEY, Expect.IN_FREE_STRING, Expect.IN_LISTED_STRING, Expect.IN_OTHER_STRING,
@@ -71,7 +71,7 @@ def test_all_walks_see_one_text(engine: LLGuidanceEngine, value: Any, seed: int,
     assert grammar.dfa is not None
     tracker = grammar.dfa.tracker
     assert isinstance(tracker, PositionTracker)
-    position, drafts = tracker.start, JsonTracker(SCHEMAS[which])
+    position, drafts = tracker.start, JsonCursor(SCHEMAS[which])
     scanner = Scanner(engine.mask_cache.written_tokens(), NO_PLACES, is_xml=False)
     written, decoder = scanner.start, codecs.getincrementaldecoder("utf-8")()
     raw, start, length = spelled(value, chance).encode(), 0, 0

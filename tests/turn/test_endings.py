@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from constrained_k2.schema.shapes import Number
-from constrained_k2.turn.drafts.json_tracker import JsonTracker
+from constrained_k2.turn.cursors.json_cursor import JsonCursor
 from constrained_k2.turn.endings.json_endings import endings, multiple_of
 from constrained_k2.turn.endings.shortest import values_of
 
@@ -64,9 +64,9 @@ KINDS = {
     ],
 )  # fmt: skip
 def test_the_best_ending(schema: Any, text: str, best: str | None) -> None:
-    tracker = JsonTracker(schema)
-    tracker.feed(text)
-    tried = list(endings(tracker))  # an end is tried before a key
+    cursor = JsonCursor(schema)
+    cursor.feed(text)
+    tried = list(endings(cursor))  # an end is tried before a key
     assert (best[:24] in tried[:2]) if best else not tried
 
 
@@ -88,11 +88,11 @@ def test_the_shortest_value(schema: Any, length: float) -> None:
 
 
 def test_keys_that_match_a_pattern() -> None:
-    tracker = JsonTracker({"propertyNames": {"pattern": "^[0-9]b$"}})
-    tracker.feed('{"')
-    assert list(endings(tracker)) == ['0b":', '":']
-    tracker.feed('0b":1,"')
-    assert '0b":' not in list(endings(tracker))[:2]
+    cursor = JsonCursor({"propertyNames": {"pattern": "^[0-9]b$"}})
+    cursor.feed('{"')
+    assert list(endings(cursor)) == ['0b":', '":']
+    cursor.feed('0b":1,"')
+    assert '0b":' not in list(endings(cursor))[:2]
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,9 @@ def test_multiples(schema: Any, expected: str) -> None:
 
 def test_a_pattern_without_states_gives_no_rest() -> None:
     for pattern in ("(a)\\1", "(?:a{500}){500}", "["):
-        tracker = JsonTracker({"type": "string", "pattern": pattern})
-        tracker.feed('"a')
-        assert list(endings(tracker)) == ['"']
+        cursor = JsonCursor({"type": "string", "pattern": pattern})
+        cursor.feed('"a')
+        assert list(endings(cursor)) == ['"']
 
 
 def test_lengths_do_not_depend_on_the_order_of_questions() -> None:
@@ -146,9 +146,9 @@ def test_hostile_schemas_cost_little() -> None:
             "properties": {"x": {"$ref": "#/$defs/d0"}},
             "required": ["x"],
         }
-        tracker = JsonTracker(schema)
+        cursor = JsonCursor(schema)
         started = time.process_time()
         for text in ("{", '"x":', "{", '"k0":'):
-            tracker.feed(text)
-            list(endings(tracker))
+            cursor.feed(text)
+            list(endings(cursor))
         assert time.process_time() - started < 3

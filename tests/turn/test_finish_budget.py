@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from constrained_k2 import Compiler, InvalidRequest, ToolCallMatcher, ToolCallSpec, Vocabulary, parse_completion
-from constrained_k2.turn.drafts.xtml.tags import BLOCK_TOKENS
+from constrained_k2.turn.cursors.xtml_tags import BLOCK_TOKENS
 from constrained_k2.turn.finish_budget import MAX_FINISH_RESERVE, FinishBudget, read_finish_reserve
 from constrained_k2.turn.phases import Phase
 from constrained_k2.turn.pipeline import fill_bitmasks

@@ -7,12 +7,11 @@ import re
 
 from constrained_k2.engines.llguidance.position import MARKER, Expect, Open, Position
 from constrained_k2.engines.llguidance.position_tracker import PositionTracker
-from constrained_k2.formats.kimi_k3 import ARGUMENT, CLOSE, OPEN, SEPARATOR, unescape
+from constrained_k2.engines.llguidance.xtml_text import BEFORE_KEY, CLOSE, OPEN, SEPARATOR
+from constrained_k2.formats.kimi_k3 import unescape
 from constrained_k2.grammar.lark.state_model import AMBIGUOUS, ArgumentsModel, StateModel
 from constrained_k2.grammar.patterns.string_states import KnownStrings
 
-_OPEN, _CLOSE, _SEPARATOR = (MARKER + text.encode() for text in (OPEN, CLOSE, SEPARATOR))
-_BEFORE_KEY = f'{ARGUMENT} key="'.encode()
 _ATTRIBUTES = re.compile(rb'([^"]*)" type="([a-z]+)"')
 _AFTER_KEY = 32  # bytes of text after a key
 _TEXTS = frozenset({Expect.IN_FREE_TEXT, Expect.IN_LISTED_TEXT, Expect.IN_OTHER_TEXT})
@@ -41,21 +40,21 @@ class XtmlTracker(PositionTracker):
 
     def _after_marker(self, position: Position, marker: bytes) -> Position:
         arguments = position.open[:1]
-        if marker == _OPEN:
+        if marker == OPEN:
             return Position(Expect.IN_TAG, AMBIGUOUS, arguments)
-        if marker == _CLOSE:
+        if marker == CLOSE:
             return Position(Expect.IN_END_TAG, AMBIGUOUS, arguments)
         if position.expect is Expect.IN_END_TAG:
             return Position(Expect.BETWEEN, AMBIGUOUS, arguments)
-        assert marker == _SEPARATOR
+        assert marker == SEPARATOR
         return self._begin_value(position)
 
     def _in_tag(self, position: Position, token: bytes) -> Position:
         text = position.text + token
         if len(text) > self._max_text:
             return Position(Expect.LOST, AMBIGUOUS)
-        if position.expect is Expect.IN_TAG and text.startswith(_BEFORE_KEY):
-            return position._replace(expect=Expect.IN_ATTRIBUTES, text=text.removeprefix(_BEFORE_KEY))
+        if position.expect is Expect.IN_TAG and text.startswith(BEFORE_KEY):
+            return position._replace(expect=Expect.IN_ATTRIBUTES, text=text.removeprefix(BEFORE_KEY))
         return position._replace(text=text)
 
     def _in_text(self, position: Position, token: bytes) -> Position:

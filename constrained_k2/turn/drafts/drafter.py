@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from constrained_k2.errors import ConstrainedK2Error
+from constrained_k2.turn.cursors.arguments_cursor import ArgumentsCursor, Cursor
+from constrained_k2.turn.cursors.json_cursor import JsonCursor
+from constrained_k2.turn.cursors.xtml_cursor import XtmlCursor
 from constrained_k2.turn.drafts.alternatives import alternatives
-from constrained_k2.turn.drafts.arguments_tracker import ArgumentsTracker, Tracker
 from constrained_k2.turn.drafts.encoding import encoded_after
 from constrained_k2.turn.drafts.guesses import likely_continuation
-from constrained_k2.turn.drafts.json_tracker import JsonTracker
 from constrained_k2.turn.drafts.prompt_values import PromptValues
-from constrained_k2.turn.drafts.xtml.guesses import likely_tokens
-from constrained_k2.turn.drafts.xtml.tracker import XtmlTracker
+from constrained_k2.turn.drafts.xtml_guesses import likely_tokens
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase, first_markers
 
@@ -25,54 +25,54 @@ class Drafter:
     def __init__(self, matcher: ToolCallMatcher, prompt: Sequence[int] = ()) -> None:
         self._matcher = matcher
         self._answer_end = first_markers(matcher.vocabulary, Phase.ANSWER, Phase.DONE)[:1]
-        self._tracker = ArgumentsTracker()
+        self._tracker = ArgumentsCursor()
         self._values = PromptValues(prompt, matcher.vocabulary) if prompt else None
 
     def draft(self, limit: int, after: Sequence[int] = ()) -> list[int]:
         """At most ``limit`` legal tokens that are likely to follow those of ``after``; none if these are illegal."""
         drafts: list[int] = []
-        with self._ahead(after) as tracker:
-            while tracker is not None and len(drafts) < limit:
-                taken = self._take(tracker, limit - len(drafts))
+        with self._ahead(after) as cursor:
+            while cursor is not None and len(drafts) < limit:
+                taken = self._take(cursor, limit - len(drafts))
                 if not taken:
                     break
                 drafts += taken
-                tracker.follow(self._matcher)
+                cursor.follow(self._matcher)
         return drafts
 
     def alternatives(self, after: Sequence[int] = ()) -> list[int]:
         """A few tokens that may well come after those of ``after``; some may be illegal, and often there are none."""
         matcher = self._matcher
-        with self._ahead(after) as tracker:
-            if tracker is None:
+        with self._ahead(after) as cursor:
+            if cursor is None:
                 return []
             if matcher.arguments is None:
                 tokens = matcher.token_set()
                 return [] if tokens is None or tokens.complement else sorted(tokens.listed)[:MAX_ALTERNATIVES]
-            texts = alternatives(tracker.tracker) if isinstance(tracker.tracker, JsonTracker) else ()
+            texts = alternatives(cursor.cursor) if isinstance(cursor.cursor, JsonCursor) else ()
             ids = [matcher.vocabulary.encode(text)[0] for text in texts]
             return list(dict.fromkeys(ids))[:MAX_ALTERNATIVES]
 
     @contextmanager
-    def _ahead(self, after: Sequence[int]) -> Iterator[ArgumentsTracker | None]:
+    def _ahead(self, after: Sequence[int]) -> Iterator[ArgumentsCursor | None]:
         """The position after these tokens, which the matcher has accepted meanwhile; None if they are illegal."""
         matcher = self._matcher
         if matcher.num_tokens < self._tracker.num_tokens:
-            self._tracker = ArgumentsTracker()
+            self._tracker = ArgumentsCursor()
         self._tracker.follow(matcher)
         start = matcher.num_tokens
         try:
-            tracker = self._tracker.copy()
+            cursor = self._tracker.copy()
             taken = self._accept(after)
-            tracker.follow(matcher)
-            yield tracker if len(taken) == len(after) else None
+            cursor.follow(matcher)
+            yield cursor if len(taken) == len(after) else None
         finally:
             matcher.rollback(matcher.num_tokens - start)
 
-    def _take(self, tracker: ArgumentsTracker, limit: int) -> list[int]:
+    def _take(self, cursor: ArgumentsCursor, limit: int) -> list[int]:
         """Accept the likely next tokens, at most ``limit``: those that are guessed, or forced if the guess is wrong."""
         for ids in (self._guess, self._forced):
-            taken = self._accept(ids(tracker, limit)[:limit])
+            taken = self._accept(ids(cursor, limit)[:limit])
             if taken:
                 return taken
         return []
@@ -90,29 +90,29 @@ class Drafter:
                 taken.append(token_id)
         return taken
 
-    def _forced(self, _: ArgumentsTracker, limit: int) -> Sequence[int]:
+    def _forced(self, _: ArgumentsCursor, limit: int) -> Sequence[int]:
         with suppress(ConstrainedK2Error):
             return self._matcher.forced_tokens(limit)
         return ()
 
-    def _guess(self, tracker: ArgumentsTracker, limit: int) -> Sequence[int]:
+    def _guess(self, cursor: ArgumentsCursor, limit: int) -> Sequence[int]:
         """The likely next tokens; empty if unknown."""
         matcher, markers = self._matcher, self._matcher.vocabulary.format
         phase = matcher.phase
-        if matcher.arguments is not None and tracker.tracker is not None:
-            if tracker.tracker.is_done:
+        if matcher.arguments is not None and cursor.cursor is not None:
+            if cursor.cursor.is_done:
                 return (markers.call_end,) if phase is Phase.ARGUMENTS else self._answer_end
-            return self._likely(tracker.tracker, limit, tracker.written) or self._forced(tracker, limit)
+            return self._likely(cursor.cursor, limit, cursor.written) or self._forced(cursor, limit)
         if phase is Phase.CLOSED:
-            return self._forced(tracker, limit) or (markers.turn_end,)
+            return self._forced(cursor, limit) or (markers.turn_end,)
         if phase is Phase.BETWEEN:
             return (markers.section_end,)
-        return self._forced(tracker, limit)
+        return self._forced(cursor, limit)
 
-    def _likely(self, tracker: Tracker, limit: int, written: str) -> list[int]:
+    def _likely(self, cursor: Cursor, limit: int, written: str) -> list[int]:
         """About ``limit`` tokens that are likely to follow; empty if unknown. ``written`` is the turn's end so far."""
-        if isinstance(tracker, XtmlTracker):
-            return likely_tokens(tracker, self._matcher.vocabulary, limit, self._values, written)
-        likely = likely_continuation(tracker, _CHARACTERS_PER_TOKEN * limit, self._values, written)
+        if isinstance(cursor, XtmlCursor):
+            return likely_tokens(cursor, self._matcher.vocabulary, limit, self._values, written)
+        likely = likely_continuation(cursor, _CHARACTERS_PER_TOKEN * limit, self._values, written)
         likely = likely.encode(errors="ignore").decode()  # a schema that is not enforced may have lone surrogates
         return encoded_after(written, likely, self._matcher.vocabulary)

@@ -1,6 +1,6 @@
 """Encodes the text of a guess as the model would go on."""
 
-from constrained_k2.turn.drafts.prompt_text import SPECIAL
+from constrained_k2.turn.cursors.arguments_cursor import SPECIAL
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _MAX_WORD = 64  # characters before a text that are encoded with it

@@ -5,13 +5,11 @@ rest of a key or enum value once its beginning leaves one, and the end after the
 whether a guess is allowed.
 """
 
-import json
 from collections.abc import Sequence
-from functools import lru_cache
 
-from constrained_k2.turn.drafts.json_tracker import MAX_TOKEN, Expect, Frame, JsonTracker, unspelled
+from constrained_k2.turn.cursors.json_cursor import MAX_TOKEN, JsonCursor, JsonPart, OpenContainer, spelled, unspelled
+from constrained_k2.turn.cursors.schema_view import SchemaView
 from constrained_k2.turn.drafts.prompt_values import NO_GUESS, PromptValues
-from constrained_k2.turn.drafts.schema_view import SchemaView
 
 # The style of Kimi's template for arguments in the history, and of Python's json module.
 _BLANK = " "
@@ -22,16 +20,16 @@ _TAIL = 64  # characters
 _BEGINNINGS = {"string": '"', "object": "{", "array": "["}
 
 
-def likely_continuation(tracker: JsonTracker, limit: int, values: PromptValues | None = None, written: str = "") -> str:
-    """Guess roughly ``limit`` characters that follow; empty if unknown. The tracker is left unchanged.
+def likely_continuation(cursor: JsonCursor, limit: int, values: PromptValues | None = None, written: str = "") -> str:
+    """Guess roughly ``limit`` characters that follow; empty if unknown. The cursor is left unchanged.
 
     Args:
-        tracker: The position.
+        cursor: The position.
         limit: The number of characters.
         values: The values that the prompt holds; None without a prompt.
         written: The end of what the turn has written.
     """
-    ahead, guess = tracker.copy(), ""
+    ahead, guess = cursor.copy(), ""
     for _ in range(_STEPS):
         piece = next_piece(ahead) or (value_piece(ahead, values, written + guess) if values else "")
         if not piece or len(guess) >= limit or ahead.is_done:
@@ -41,63 +39,63 @@ def likely_continuation(tracker: JsonTracker, limit: int, values: PromptValues |
     return guess
 
 
-def next_piece(tracker: JsonTracker) -> str:
+def next_piece(cursor: JsonCursor) -> str:
     """The next piece of the likely text; empty if unknown."""
-    expect = tracker.expect
-    if expect is Expect.VALUE:
-        value = beginning(tracker.value)
+    expect = cursor.expect
+    if expect is JsonPart.VALUE:
+        value = beginning(cursor.value)
         # A blank and a word are one token, a blank and a digit are two.
-        return tracker.next_blanks(_BLANK) + value if value or tracker.value.kind in _NUMBERS else ""
-    if expect is Expect.IN_STRING:
-        return rest_of_option(tracker.token, [text[1:] for text in tracker.value.options if text.startswith('"')])
-    if expect is Expect.IN_SCALAR and tracker.token not in _LITERALS:
-        return rest_of_option(tracker.token, _LITERALS)
-    if expect is Expect.COLON:
+        return cursor.next_blanks(_BLANK) + value if value or cursor.value.kind in _NUMBERS else ""
+    if expect is JsonPart.IN_STRING:
+        return rest_of_option(cursor.token, [text[1:] for text in cursor.value.options if text.startswith('"')])
+    if expect is JsonPart.IN_SCALAR and cursor.token not in _LITERALS:
+        return rest_of_option(cursor.token, _LITERALS)
+    if expect is JsonPart.COLON:
         return ":"
-    if expect is Expect.FIRST_ITEM:
-        return beginning(tracker.value)
-    if not tracker.frames:
+    if expect is JsonPart.FIRST_ITEM:
+        return beginning(cursor.value)
+    if not cursor.frames:
         return ""
-    if not tracker.frames[-1].is_object:
-        return "]" if expect is Expect.AFTER else ""
-    frame = tracker.frames[-1]
+    if not cursor.frames[-1].is_object:
+        return "]" if expect is JsonPart.AFTER else ""
+    frame = cursor.frames[-1]
     key = _next_key(frame)
-    if expect is Expect.IN_KEY:
-        return _rest_of_key(tracker.token, frame)
-    if expect is Expect.FIRST_KEY:
+    if expect is JsonPart.IN_KEY:
+        return _rest_of_key(cursor.token, frame)
+    if expect is JsonPart.FIRST_KEY:
         return key or ("" if frame.view.properties else "}")
-    if expect is Expect.KEY:
-        return tracker.next_blanks(_BLANK) + (key or '"')
+    if expect is JsonPart.KEY:
+        return cursor.next_blanks(_BLANK) + (key or '"')
     return _after_value(frame)
 
 
-def value_piece(tracker: JsonTracker, values: PromptValues, written: str) -> str:
+def value_piece(cursor: JsonCursor, values: PromptValues, written: str) -> str:
     """The rest of a value by the prompt, with what ends it; empty if unknown."""
-    expect, view = tracker.expect, tracker.value
-    if expect is Expect.IN_STRING:
-        if not tracker.token:
-            found = values.string(_key_of(tracker), view, written)
+    expect, view = cursor.expect, cursor.value
+    if expect is JsonPart.IN_STRING:
+        if not cursor.token:
+            found = values.string(_key_of(cursor), view, written)
             return f'{spelled(found)}"' if found else ""
         # Of a token that is not stored as a whole, the end is known by the turn's.
-        begun = unspelled(tracker.token if len(tracker.token) < MAX_TOKEN else written[-_TAIL:])
+        begun = unspelled(cursor.token if len(cursor.token) < MAX_TOKEN else written[-_TAIL:])
         text, ends = values.rest_of_string(begun, written) if begun else NO_GUESS
         return spelled(text) + '"' * ends
     if view.kind not in _NUMBERS or view.options:
         return ""
-    if expect is Expect.VALUE:
-        return values.number(_key_of(tracker), written)
-    if expect is Expect.IN_SCALAR:
-        text, ends = values.rest_of_number(tracker.token)
-        return text or (_after_value(tracker.frames[-1]) if ends and tracker.frames else "")
+    if expect is JsonPart.VALUE:
+        return values.number(_key_of(cursor), written)
+    if expect is JsonPart.IN_SCALAR:
+        text, ends = values.rest_of_number(cursor.token)
+        return text or (_after_value(cursor.frames[-1]) if ends and cursor.frames else "")
     return ""
 
 
-def _key_of(tracker: JsonTracker) -> str:
+def _key_of(cursor: JsonCursor) -> str:
     """The key of the value that is being written, or of the innermost value around it that has one."""
-    return next((frame.keys[-1] for frame in reversed(tracker.frames) if frame.keys), "")
+    return next((frame.keys[-1] for frame in reversed(cursor.frames) if frame.keys), "")
 
 
-def _after_value(frame: Frame) -> str:
+def _after_value(frame: OpenContainer) -> str:
     """The text that follows a value: a comma if a required key is missing; else the end, also of an array."""
     if not frame.is_object:
         return "]"
@@ -113,13 +111,13 @@ def beginning(view: SchemaView) -> str:
     return _BEGINNINGS.get(view.kind, "")
 
 
-def _next_key(frame: Frame) -> str:
+def _next_key(frame: OpenContainer) -> str:
     """The next missing required key, with quotes and colon; empty if there is none."""
     written = set(frame.keys)
     return next((f'"{key}":' for key in map(spelled, frame.view.required) if key not in written), "")
 
 
-def _rest_of_key(prefix: str, frame: Frame) -> str:
+def _rest_of_key(prefix: str, frame: OpenContainer) -> str:
     """The rest of a key that has been begun: a required one, else the only one left; empty if unknown."""
     written, required = set(frame.keys), [*map(spelled, frame.view.required)]
     declared = dict.fromkeys((*required, *map(spelled, frame.view.properties)))  # the required ones first
@@ -132,9 +130,3 @@ def rest_of_option(prefix: str, options: Sequence[str]) -> str:
     """The rest of the only option that starts with ``prefix``."""
     left = [option for option in options if option.startswith(prefix)]
     return left[0][len(prefix) :] if prefix and len(left) == 1 else ""
-
-
-@lru_cache(maxsize=4096)
-def spelled(key: str) -> str:
-    """A key as JSON without its quotes, in the only spelling that the grammars accept."""
-    return json.dumps(key, ensure_ascii=False)[1:-1]

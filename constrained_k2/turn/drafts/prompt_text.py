@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from constrained_k2.formats.base import ABSENT
 from constrained_k2.formats.kimi_k2 import ASSISTANT, MIDDLE, SYSTEM, USER
-from constrained_k2.formats.kimi_k3 import MESSAGE
-from constrained_k2.turn.drafts.json_tracker import unspelled
-from constrained_k2.turn.drafts.xtml.tags import BEFORE_KEY
+from constrained_k2.formats.kimi_k3 import BEFORE_KEY, MESSAGE
+from constrained_k2.turn.cursors.arguments_cursor import SPECIAL
+from constrained_k2.turn.cursors.json_cursor import unspelled
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _MAX_TOKENS = 16_384  # of the prompt's end, about 2 ms
@@ -24,8 +24,8 @@ _MAX_MESSAGE = 4096  # characters of one, its end
 MAX_SPANS = 64
 MAX_VALUE = 128  # characters of a value that is guessed
 
-# Characters that stand for special tokens: of those before a header, of the one behind it, and of others.
-_HEADER, _CONTENT, SPECIAL = "\2", "\1", "\0"
+# Characters that stand for special tokens before a header, and for the one behind it.
+_HEADER, _CONTENT = "\2", "\1"
 _DECLARATIONS = ("tool_declare", f'{MESSAGE} role="system" type=')  # headers of the server's own messages
 _SYSTEM = ("system", f'{MESSAGE} role="system"')
 

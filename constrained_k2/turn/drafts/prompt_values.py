@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from constrained_k2.turn.drafts.prompt_text import SPECIAL, PromptText, shape_of
-from constrained_k2.turn.drafts.schema_view import SchemaView
+from constrained_k2.turn.cursors.arguments_cursor import SPECIAL
+from constrained_k2.turn.cursors.schema_view import SchemaView
+from constrained_k2.turn.drafts.prompt_text import PromptText, shape_of
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _MAX_BEGUN = 32  # characters of a value's beginning that are looked up, its last ones

@@ -13,8 +13,7 @@ from itertools import chain
 from typing import Protocol, Self, TypeVar
 
 from constrained_k2.schema.shapes import Number, Shape, String, Value, kind_of_shape
-from constrained_k2.turn.drafts.guesses import spelled
-from constrained_k2.turn.drafts.json_tracker import Expect, Frame, JsonTracker, unspelled
+from constrained_k2.turn.cursors.json_cursor import JsonCursor, JsonPart, OpenContainer, spelled, unspelled
 from constrained_k2.turn.endings.shortest import ShortestValues, values_of
 from constrained_k2.turn.endings.text_rests import MOST, rests, rests_of_key
 
@@ -32,14 +31,14 @@ OPENINGS: dict[str, str] = {"string": '"', "object": "{", "array": "[", "null": 
 _BEGINNINGS = OPENINGS | {"boolean": "true"}
 
 
-def endings(tracker: JsonTracker) -> Iterator[str]:
-    """Texts that may follow to end the arguments soonest, the best first. The tracker is left unchanged."""
-    for piece in next_pieces(tracker):
+def endings(cursor: JsonCursor) -> Iterator[str]:
+    """Texts that may follow to end the arguments soonest, the best first. The cursor is left unchanged."""
+    for piece in next_pieces(cursor):
         if piece:
-            yield lengthened(tracker, piece, lambda ahead: next_pieces(ahead, known_only=True))
+            yield lengthened(cursor, piece, lambda ahead: next_pieces(ahead, known_only=True))
 
 
-class Tracker(Protocol):
+class Cursor(Protocol):
     """A position in a text, which can be followed ahead."""
 
     is_done: bool
@@ -51,12 +50,12 @@ class Tracker(Protocol):
         """Advance over the next characters."""
 
 
-_Tracker = TypeVar("_Tracker", bound=Tracker)
+_Tracker = TypeVar("_Tracker", bound=Cursor)
 
 
-def lengthened(tracker: _Tracker, piece: str, demanded: Callable[[_Tracker], Iterable[str | int]]) -> str:
+def lengthened(cursor: _Tracker, piece: str, demanded: Callable[[_Tracker], Iterable[str | int]]) -> str:
     """A piece with the text that follows it, as far as it is ``demanded``: none behind a marker's id."""
-    ahead, text, first = tracker.copy(), piece, piece
+    ahead, text, first = cursor.copy(), piece, piece
     for _ in range(_MAX_PIECES):
         ahead.feed(piece)
         if ahead.is_done or len(text) >= _LENGTH:
@@ -70,59 +69,59 @@ def lengthened(tracker: _Tracker, piece: str, demanded: Callable[[_Tracker], Ite
     return text[: max(_LENGTH, min(len(first), MOST))]
 
 
-def document_of(tracker: JsonTracker) -> ShortestValues:
-    """The values of the document that a tracker follows."""
-    return values_of(tracker.frames[0].view.document if tracker.frames else tracker.value.document)
+def document_of(cursor: JsonCursor) -> ShortestValues:
+    """The values of the document that a cursor follows."""
+    return values_of(cursor.frames[0].view.document if cursor.frames else cursor.value.document)
 
 
-def next_pieces(tracker: JsonTracker, *, known_only: bool = False) -> Iterable[str]:
+def next_pieces(cursor: JsonCursor, *, known_only: bool = False) -> Iterable[str]:
     """The next pieces to try, the best first; with ``known_only`` at most one, which the schema demands."""
-    expect = tracker.expect
-    if expect is Expect.COLON:
+    expect = cursor.expect
+    if expect is JsonPart.COLON:
         return (":",)
-    document = document_of(tracker)
-    containers = open_shapes(document, tracker.frames)
-    if expect in {Expect.VALUE, Expect.FIRST_ITEM, Expect.IN_STRING}:
-        found = value_shapes(document, tracker.frames, containers)
-        constant = _constant(document, tracker.frames, containers[:1])
-        if expect is Expect.IN_STRING:
-            ends = _ends_of_string(tracker.token, found, known_only=known_only)
-            if constant.startswith(f'"{tracker.token}'):
-                rest = (constant[1 + len(tracker.token) :],)
+    document = document_of(cursor)
+    containers = open_shapes(document, cursor.frames)
+    if expect in {JsonPart.VALUE, JsonPart.FIRST_ITEM, JsonPart.IN_STRING}:
+        found = value_shapes(document, cursor.frames, containers)
+        constant = _constant(document, cursor.frames, containers[:1])
+        if expect is JsonPart.IN_STRING:
+            ends = _ends_of_string(cursor.token, found, known_only=known_only)
+            if constant.startswith(f'"{cursor.token}'):
+                rest = (constant[1 + len(cursor.token) :],)
                 return rest if known_only else chain(rest, ends)
             return ends
         opening = constant or _opening(found)
-        contained = _beginnings(_contained(document, tracker.frames, containers))
-        if expect is Expect.VALUE:
-            if contained and tracker.frames[-1].commas % _FREE_ITEM == 0:
+        contained = _beginnings(_contained(document, cursor.frames, containers))
+        if expect is JsonPart.VALUE:
+            if contained and cursor.frames[-1].commas % _FREE_ITEM == 0:
                 return ()  # an item of another kind is demanded as well
             return (opening,) if known_only else (*contained, opening)
-        tried = [*contained, "]"] if _contained(document, tracker.frames, containers[:1]) else ["]", *contained]
+        tried = [*contained, "]"] if _contained(document, cursor.frames, containers[:1]) else ["]", *contained]
         return tried[:1] if known_only else (*tried, opening)
-    if not tracker.frames:
+    if not cursor.frames:
         return ()
-    number = _rests_of_number(document, tracker, containers)
-    if not tracker.frames[-1].is_object:
+    number = _rests_of_number(document, cursor, containers)
+    if not cursor.frames[-1].is_object:
         return ("]",) if known_only else ("]", *number, ",")
-    written = set(tracker.frames[-1].keys)
+    written = set(cursor.frames[-1].keys)
     keys = missing_keys(document, containers, written)
     others = [key for key in declared_keys(document, containers, written) if key not in keys]
     keys, others = _by_refusal(keys, written), _by_refusal(others, written)
     demanded = next(iter(keys), "")
-    if expect is Expect.IN_KEY:
-        possible = [key for key in (*keys, *others) if key.startswith(tracker.token)]
-        ends = [f'{key[len(tracker.token) :]}":' for key in possible][:MAX_KEYS]
-        return ends[:1] if known_only else ends or _rests_of_key(document, tracker.token, containers, written)
-    separator = "" if expect in {Expect.KEY, Expect.FIRST_KEY} else ","
+    if expect is JsonPart.IN_KEY:
+        possible = [key for key in (*keys, *others) if key.startswith(cursor.token)]
+        ends = [f'{key[len(cursor.token) :]}":' for key in possible][:MAX_KEYS]
+        return ends[:1] if known_only else ends or _rests_of_key(document, cursor.token, containers, written)
+    separator = "" if expect in {JsonPart.KEY, JsonPart.FIRST_KEY} else ","
     if known_only:
-        return (f'{separator}"{demanded}":',) if demanded else () if expect is Expect.KEY else ("}",)
+        return (f'{separator}"{demanded}":',) if demanded else () if expect is JsonPart.KEY else ("}",)
     tried = [f'{separator}"{key}":' for key in [*keys, *others][:MAX_KEYS]] or [f'{separator}"']
-    if expect is Expect.KEY:
+    if expect is JsonPart.KEY:
         return tried
     return ["}", *number, *tried]
 
 
-def open_shapes(document: ShortestValues, frames: list[Frame]) -> list[Shape]:
+def open_shapes(document: ShortestValues, frames: list[OpenContainer]) -> list[Shape]:
     """The shapes that the innermost open container has, or else the whole text, the one of the shortest value first.
 
     Shapes contradicted by the keys and scalars already written are dropped. If all are (as under a pattern), none is.
@@ -134,7 +133,7 @@ def open_shapes(document: ShortestValues, frames: list[Frame]) -> list[Shape]:
     return found
 
 
-def value_shapes(document: ShortestValues, frames: list[Frame], containers: list[Shape]) -> list[Shape]:
+def value_shapes(document: ShortestValues, frames: list[OpenContainer], containers: list[Shape]) -> list[Shape]:
     """The shapes of the value that comes next or is being written, in the order of those of its container.
 
     After some members or items another shape of the container comes first: the mask may refuse to end the first one.
@@ -152,7 +151,7 @@ def value_shapes(document: ShortestValues, frames: list[Frame], containers: list
     return list(dict.fromkeys(chain.from_iterable(several)))
 
 
-def _fits(document: ShortestValues, shape: Shape, frame: Frame) -> bool:
+def _fits(document: ShortestValues, shape: Shape, frame: OpenContainer) -> bool:
     if kind_of_shape(shape) != ("object" if frame.is_object else "array"):
         return False
     told = frame.keys[:_TELLING]
@@ -165,7 +164,7 @@ def name_of(key: str) -> str:
     return key if text is None else text
 
 
-def _constant(document: ShortestValues, frames: list[Frame], shortest: list[Shape]) -> str:
+def _constant(document: ShortestValues, frames: list[OpenContainer], shortest: list[Shape]) -> str:
     """The only value, as JSON, in the container of the shortest value: it chooses that one; empty if there are more."""
     found = _contained(document, frames, shortest) or value_shapes(document, frames, shortest)
     return text_of(found[0]) if len(found) == 1 and isinstance(found[0], Value) else ""
@@ -185,7 +184,7 @@ def _opening(found: list[Shape]) -> str:
     return multiple_of(found[0]) if isinstance(found[0], Number) else OPENINGS.get(kind_of_shape(found[0]), "")
 
 
-def _contained(document: ShortestValues, frames: list[Frame], containers: list[Shape]) -> list[Shape]:
+def _contained(document: ShortestValues, frames: list[OpenContainer], containers: list[Shape]) -> list[Shape]:
     """The shapes of the items that an open array must contain."""
     if not frames or frames[-1].is_object:
         return []
@@ -215,13 +214,13 @@ def multiple_of(number: Number, unit: Fraction = Fraction(0)) -> str:
     return text if Fraction(text) == found else ""
 
 
-def _rests_of_number(document: ShortestValues, tracker: JsonTracker, containers: list[Shape]) -> list[str]:
+def _rests_of_number(document: ShortestValues, cursor: JsonCursor, containers: list[Shape]) -> list[str]:
     """The rests of multiples that the number being written may become."""
-    if tracker.expect is not Expect.IN_SCALAR:
+    if cursor.expect is not JsonPart.IN_SCALAR:
         return []
-    found = value_shapes(document, tracker.frames, containers)
+    found = value_shapes(document, cursor.frames, containers)
     texts = [multiple_of(shape) for shape in found if isinstance(shape, Number)]
-    return [rest for text in texts if text.startswith(tracker.token) and (rest := text[len(tracker.token) :])]
+    return [rest for text in texts if text.startswith(cursor.token) and (rest := text[len(cursor.token) :])]
 
 
 def _ends_of_string(begun: str, found: list[Shape], *, known_only: bool) -> Iterable[str]:

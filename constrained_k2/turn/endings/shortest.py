@@ -32,7 +32,7 @@ from constrained_k2.schema.shapes import (
     Wanted,
     value_of,
 )
-from constrained_k2.turn.drafts.guesses import spelled
+from constrained_k2.turn.cursors.json_cursor import spelled
 from constrained_k2.turn.endings.text_rests import has_match
 
 _ROOT: Node = frozenset({("#", True)})

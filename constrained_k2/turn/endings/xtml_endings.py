@@ -7,19 +7,11 @@ import json
 from collections.abc import Iterable, Iterator
 from math import inf
 
-from constrained_k2.formats.kimi_k3 import ARGUMENT, escape, unescape
+from constrained_k2.formats.kimi_k3 import ARGUMENT, BEFORE_KEY, BEFORE_TYPE, KEY_PIECES, TYPE_PIECES, escape, unescape
 from constrained_k2.schema.shapes import Shape, String, Value, kind_of_shape
-from constrained_k2.turn.drafts.guesses import spelled
-from constrained_k2.turn.drafts.json_tracker import MAX_TOKEN, Expect
-from constrained_k2.turn.drafts.xtml.tags import (
-    BEFORE_KEY,
-    BEFORE_TYPE,
-    KEY_PIECES,
-    TYPE_PIECES,
-    TYPE_WORDS,
-    rest_of_piece,
-)
-from constrained_k2.turn.drafts.xtml.tracker import Place, XtmlTracker
+from constrained_k2.turn.cursors.json_cursor import MAX_TOKEN, JsonPart, spelled
+from constrained_k2.turn.cursors.xtml_cursor import XtmlCursor, XtmlPart
+from constrained_k2.turn.cursors.xtml_tags import TYPE_WORDS, rest_of_piece
 from constrained_k2.turn.endings.json_endings import (
     MAX_KEYS,
     OPENINGS,
@@ -37,35 +29,35 @@ from constrained_k2.turn.endings.shortest import ShortestValues
 from constrained_k2.turn.endings.text_rests import rests, rests_of_key
 
 
-def xtml_endings(tracker: XtmlTracker) -> Iterator[str | int]:
-    """Texts and markers' ids that may follow, the best first. The tracker is left unchanged."""
-    for piece in _pieces(tracker):
-        if isinstance(piece, int) or tracker.place is not Place.VALUE or tracker.kind == "string":
+def xtml_endings(cursor: XtmlCursor) -> Iterator[str | int]:
+    """Texts and markers' ids that may follow, the best first. The cursor is left unchanged."""
+    for piece in _pieces(cursor):
+        if isinstance(piece, int) or cursor.part is not XtmlPart.VALUE or cursor.kind == "string":
             yield piece
         elif piece:
-            yield lengthened(tracker, piece, lambda ahead: _pieces(ahead, known_only=True))
+            yield lengthened(cursor, piece, lambda ahead: _pieces(ahead, known_only=True))
 
 
-def _pieces(tracker: XtmlTracker, *, known_only: bool = False) -> Iterable[str | int]:
+def _pieces(cursor: XtmlCursor, *, known_only: bool = False) -> Iterable[str | int]:
     """The next pieces to try, the best first; with ``known_only`` at most one, which the schema demands."""
-    place, inner = tracker.place, tracker.json
-    if place is Place.BETWEEN:
-        return (tracker.markers.call_begin,)
-    if place is Place.END_TAG:
-        return (ARGUMENT[len(tracker.tag) :] or tracker.markers.argument_begin,)
+    place, inner = cursor.part, cursor.json
+    if place is XtmlPart.BETWEEN:
+        return (cursor.markers.call_begin,)
+    if place is XtmlPart.END_TAG:
+        return (ARGUMENT[len(cursor.tag) :] or cursor.markers.argument_begin,)
     document = document_of(inner)
-    if place is Place.TAG:
-        return _rests_of_tag(tracker, document)
+    if place is XtmlPart.TAG:
+        return _rests_of_tag(cursor, document)
     if len(inner.frames) > 1:
         return next_pieces(inner, known_only=known_only)
-    if tracker.kind != "string" and inner.expect is not Expect.VALUE:
-        return (tracker.markers.call_end,)
+    if cursor.kind != "string" and inner.expect is not JsonPart.VALUE:
+        return (cursor.markers.call_end,)
     containers = open_shapes(document, inner.frames)
-    texts = _options(value_shapes(document, inner.frames, containers[:1]), tracker.kind)
+    texts = _options(value_shapes(document, inner.frames, containers[:1]), cursor.kind)
     constant = texts[0] if texts is not None and len(texts) == 1 else None
-    if tracker.kind == "string":
-        return _ends_of_text(tracker, constant, value_shapes(document, inner.frames, containers))
-    return (OPENINGS.get(tracker.kind, "") if constant is None else constant,)
+    if cursor.kind == "string":
+        return _ends_of_text(cursor, constant, value_shapes(document, inner.frames, containers))
+    return (OPENINGS.get(cursor.kind, "") if constant is None else constant,)
 
 
 def _options(found: list[Shape], kind: str) -> list[str] | None:
@@ -75,8 +67,8 @@ def _options(found: list[Shape], kind: str) -> list[str] | None:
     return texts if len(texts) == len(of_type) else None
 
 
-def _ends_of_text(tracker: XtmlTracker, constant: str | None, found: list[Shape]) -> Iterator[str | int]:
-    begun, end = tracker.json.token, tracker.markers.call_end
+def _ends_of_text(cursor: XtmlCursor, constant: str | None, found: list[Shape]) -> Iterator[str | int]:
+    begun, end = cursor.json.token, cursor.markers.call_end
     if constant is not None and (text := json.loads(constant)).startswith(begun):
         yield text[len(begun) :] or end
         return
@@ -91,20 +83,20 @@ def _ends_of_text(tracker: XtmlTracker, constant: str | None, found: list[Shape]
         yield from rests(begun, [shape for shape in found if isinstance(shape, String)])
 
 
-def _rests_of_tag(tracker: XtmlTracker, document: ShortestValues) -> Iterable[str | int]:
+def _rests_of_tag(cursor: XtmlCursor, document: ShortestValues) -> Iterable[str | int]:
     """The rests of the piece of the tag that is being written."""
-    tag = tracker.tag
+    tag = cursor.tag
     if len(tag) < len(BEFORE_KEY):
         return (rest_of_piece(tag, KEY_PIECES),)
-    containers = open_shapes(document, tracker.json.frames)
+    containers = open_shapes(document, cursor.json.frames)
     begun, is_whole, after = tag[len(BEFORE_KEY) :].partition('"')
     if not is_whole:
-        return _rests_of_key(begun, containers, set(tracker.members.keys), document)
+        return _rests_of_key(begun, containers, set(cursor.members.keys), document)
     if len(after) < len(BEFORE_TYPE):
         return (rest_of_piece(after, TYPE_PIECES),)
     word = after[len(BEFORE_TYPE) :]
     if word.endswith('"'):
-        return (tracker.markers.argument_begin,)
+        return (cursor.markers.argument_begin,)
     key = unescape(begun)
     words = _type_words([one for shape in containers for one in document.members(shape, key)], document)
     return [each[len(word) :] or '"' for each in words if each.startswith(word)]

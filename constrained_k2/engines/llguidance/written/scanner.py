@@ -14,11 +14,9 @@ from constrained_k2.engines.llguidance.position import MARKER
 from constrained_k2.engines.llguidance.written.items import ItemPlaces
 from constrained_k2.engines.llguidance.written.texts import EMPTY, Text, WrittenTexts, identity_of
 from constrained_k2.engines.llguidance.written.tokens import ALONE, Matters, WrittenTokens
-from constrained_k2.formats.kimi_k3 import ARGUMENT, CLOSE, OPEN, SEPARATOR
+from constrained_k2.engines.llguidance.xtml_text import BEFORE_KEY, OPEN, SEPARATOR
 from constrained_k2.grammar.lark.places import NOWHERE
 
-_OPEN, _CLOSE, _SEPARATOR = (MARKER + text.encode() for text in (OPEN, CLOSE, SEPARATOR))
-_BEFORE_KEY = f'{ARGUMENT} key="'.encode()
 _STRING_TYPE = b'type="string"'
 _MAX_TAG = 64  # bytes of a tag that are kept, beside its key
 _STRUCTURE = re.compile(rb'["{}\[\],:]')
@@ -202,9 +200,9 @@ class Scanner:
             return at
         within, tag, text = at.within, at.tag, at.text
         if within is Within.TAG:
-            missing = len(_BEFORE_KEY) - len(tag)
+            missing = len(BEFORE_KEY) - len(tag)
             tag, token = tag + token[:missing], token[missing:]
-            if tag != _BEFORE_KEY:
+            if tag != BEFORE_KEY:
                 return at._replace(tag=tag)
             within, tag = Within.ATTRIBUTE, b""
         if within is Within.ATTRIBUTE:
@@ -217,9 +215,9 @@ class Scanner:
         return at._replace(within=within, tag=(tag + token)[-_MAX_TAG:], text=text)  # the key leads to the value
 
     def _after_marker(self, at: Snapshot, marker: bytes) -> Snapshot:
-        if marker == _OPEN:
+        if marker == OPEN:
             return Snapshot(Within.TAG, self._outer)
-        if marker != _SEPARATOR or at.within is not Within.AFTER_KEY:
+        if marker != SEPARATOR or at.within is not Within.AFTER_KEY:
             return Snapshot(Within.BETWEEN, self._outer)
         if at.tag.endswith(_STRING_TYPE):
             return Snapshot(Within.TEXT, self._outer)

@@ -10,21 +10,22 @@ from functools import partial
 from constrained_k2.engines.protocol import ArgumentMatcher
 from constrained_k2.grammar.lark.text_state import begun_text
 from constrained_k2.grammar.spelling import JSON
-from constrained_k2.turn.drafts.json_tracker import JsonTracker
-from constrained_k2.turn.drafts.prompt_text import SPECIAL
-from constrained_k2.turn.drafts.schema_view import decoded
-from constrained_k2.turn.drafts.xtml.tracker import XtmlTracker
-from constrained_k2.turn.endings.text_endings import TextPosition
+from constrained_k2.turn.cursors.json_cursor import JsonCursor
+from constrained_k2.turn.cursors.schema_view import decoded
+from constrained_k2.turn.cursors.text_cursor import TextCursor
+from constrained_k2.turn.cursors.xtml_cursor import XtmlCursor
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase
 
 MAX_WRITTEN = 4096  # stored characters
-Tracker = JsonTracker | XtmlTracker
+SPECIAL = "\0"
+"""A character that stands for a special token."""
+Cursor = JsonCursor | XtmlCursor
 _Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 @dataclass(slots=True)
-class ArgumentsTracker:
+class ArgumentsCursor:
     """The position in the arguments or the answer after the first ``num_tokens`` tokens of a turn.
 
     ``follows_text``: also parse texts of clients' grammars, which takes longer.
@@ -32,18 +33,18 @@ class ArgumentsTracker:
 
     num_tokens: int = 0
     written: str = ""  # the end of all that was followed, with SPECIAL before each call's and for each marker
-    tracker: Tracker | None = None  # the position in what is being written of them; None elsewhere
-    text: TextPosition | None = None  # the position in a text of a client's grammar; None elsewhere
+    cursor: Cursor | None = None  # the position in what is being written of them; None elsewhere
+    text: TextCursor | None = None  # the position in a text of a client's grammar; None elsewhere
     follows_text: bool = False
     _matcher: ArgumentMatcher | None = None  # that has taken it
     _followed: int = 0  # of its tokens
     _decoder: codecs.IncrementalDecoder = field(default_factory=partial(_Decoder, "replace"))
 
-    def copy(self) -> "ArgumentsTracker":
+    def copy(self) -> "ArgumentsCursor":
         """An independent copy."""
-        tracker = self.tracker and self.tracker.copy()
-        other = ArgumentsTracker(
-            self.num_tokens, self.written, tracker, self.text, self.follows_text, self._matcher, self._followed
+        cursor = self.cursor and self.cursor.copy()
+        other = ArgumentsCursor(
+            self.num_tokens, self.written, cursor, self.text, self.follows_text, self._matcher, self._followed
         )
         other._decoder.setstate(self._decoder.getstate())
         return other
@@ -51,7 +52,7 @@ class ArgumentsTracker:
     @property
     def depth(self) -> int:
         """The number of open containers, and of open rules that need more text."""
-        return (0 if self.tracker is None else self.tracker.depth) + (0 if self.text is None else self.text.state.depth)
+        return (0 if self.cursor is None else self.cursor.depth) + (0 if self.text is None else self.text.state.depth)
 
     @property
     def begun_character(self) -> bytes:
@@ -65,7 +66,7 @@ class ArgumentsTracker:
         if matcher is not self._matcher:
             if self._matcher is not None:  # its last tokens may have come with the next call's first ones
                 self._take(turn, self._matcher, len(self._matcher.written()))
-            self._matcher, self._followed, self.tracker, self.text = matcher, 0, None, None
+            self._matcher, self._followed, self.cursor, self.text = matcher, 0, None, None
             self._decoder.reset()
             self.written += SPECIAL
         if matcher is not None:
@@ -75,41 +76,41 @@ class ArgumentsTracker:
         """Follow the tokens of a matcher up to its first ``count``."""
         vocabulary, markers = turn.vocabulary, turn.vocabulary.format
         if self._followed == 0 and matcher is turn.arguments:
-            self.tracker = self.tracker or _begun(turn, count)
+            self.cursor = self.cursor or _begun(turn, count)
             if self.follows_text and self.text is None:
                 self.text = _begun_text(turn, matcher, count)
-        if (self.tracker is None and self.text is None) or count <= self._followed:
+        if (self.cursor is None and self.text is None) or count <= self._followed:
             return
         for token_id in matcher.written()[self._followed : count]:
             piece: str | int = token_id
-            if isinstance(self.tracker, XtmlTracker) and token_id in markers.argument_markers:
+            if isinstance(self.cursor, XtmlCursor) and token_id in markers.argument_markers:
                 self._decoder.reset()
-                self.tracker.feed(token_id)
+                self.cursor.feed(token_id)
             else:
                 piece = self._decoder.decode(vocabulary.token_bytes(token_id))
-                if self.tracker is not None:
-                    self.tracker.feed(piece)
+                if self.cursor is not None:
+                    self.cursor.feed(piece)
             if self.text is not None:
                 self.text = self.text.after(piece)
             self.written = (self.written + (SPECIAL if isinstance(piece, int) else piece))[-MAX_WRITTEN:]
         self._followed = count
 
 
-def _begun(turn: ToolCallMatcher, count: int) -> Tracker | None:
-    """A tracker at the beginning of what the turn is writing; None before an answer, and in one without a schema."""
+def _begun(turn: ToolCallMatcher, count: int) -> Cursor | None:
+    """A cursor at the beginning of what the turn is writing; None before an answer, and in one without a schema."""
     markers, answer = turn.vocabulary.format, turn.spec.answer
     if turn.phase is Phase.ARGUMENTS and count >= 0:
         schema = decoded(next((tool.schema for tool in turn.spec.tools if tool.name == turn.state.name), "{}"))
-        return XtmlTracker(schema, markers) if markers.argument_encoding == "xtml" else JsonTracker(schema)
+        return XtmlCursor(schema, markers) if markers.argument_encoding == "xtml" else JsonCursor(schema)
     is_answer = turn.phase is not Phase.ARGUMENTS and answer is not None and answer.kind == "json"
-    return JsonTracker(decoded(answer.text)) if answer is not None and is_answer and count > 0 else None
+    return JsonCursor(decoded(answer.text)) if answer is not None and is_answer and count > 0 else None
 
 
-def _begun_text(turn: ToolCallMatcher, matcher: ArgumentMatcher, count: int) -> TextPosition | None:
+def _begun_text(turn: ToolCallMatcher, matcher: ArgumentMatcher, count: int) -> TextCursor | None:
     """The position before a text of a client's grammar; None for other texts, and if the rules are not known."""
     grammar = matcher.text_grammar
     if grammar is None or (turn.phase is not Phase.ARGUMENTS and count <= 0):
         return None
     form = turn.vocabulary.format.argument_encoding if turn.phase is Phase.ARGUMENTS else "answer"
     escaped = map(chr, JSON.escapes) if form == "json" else ()
-    return TextPosition(begun_text(grammar, frozenset(escaped)), form)
+    return TextCursor(begun_text(grammar, frozenset(escaped)), form)

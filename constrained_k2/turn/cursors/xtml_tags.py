@@ -3,11 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from constrained_k2.formats.kimi_k3 import ARGUMENT, VALUE_TYPES
-
-KEY_PIECES = (ARGUMENT, " key", '="')
-TYPE_PIECES = (" type", '="')  # behind the quote that ends the key
-BEFORE_KEY, BEFORE_TYPE = "".join(KEY_PIECES), "".join(TYPE_PIECES)
+from constrained_k2.formats.kimi_k3 import VALUE_TYPES
 
 BLOCK_TOKENS = 13
 """The tokens of a block besides its key and its value: three markers, twice a name, attributes, quotes and type."""

@@ -1,4 +1,4 @@
-"""Tracks the position in the arguments of one call: in a tag, or in a block's value."""
+"""A cursor in the XTML arguments of one call: in a tag, or in a block's value."""
 
 import json
 import re
@@ -8,15 +8,14 @@ from typing import Any
 
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.formats.kimi_k3 import unescape
-from constrained_k2.turn.drafts.guesses import spelled
-from constrained_k2.turn.drafts.json_tracker import MAX_TOKEN, Expect, Frame, JsonTracker
-from constrained_k2.turn.drafts.xtml.tags import BLOCK_TOKENS
+from constrained_k2.turn.cursors.json_cursor import MAX_TOKEN, JsonCursor, JsonPart, OpenContainer, spelled
+from constrained_k2.turn.cursors.xtml_tags import BLOCK_TOKENS
 
 _ATTRIBUTES = re.compile(r'[^"]*"([^"]*)"[^"]*"([^"]*)"', re.DOTALL)
 _MAX_TAG, _MAX_TAIL = 4096, 64  # stored characters of a tag: of a longer one the middle is dropped
 
 
-class Place(IntEnum):
+class XtmlPart(IntEnum):
     """The part of the arguments that comes next."""
 
     BETWEEN = 0  # a block, or the end of the arguments
@@ -26,7 +25,7 @@ class Place(IntEnum):
 
 
 @dataclass(slots=True)
-class XtmlTracker:
+class XtmlCursor:
     """The position in one call's arguments, which are valid so far.
 
     ``json`` has the arguments as an open object: its first frame holds the keys and values so far. A string, which is
@@ -35,27 +34,27 @@ class XtmlTracker:
 
     schema: InitVar[Any]
     markers: WireFormat
-    place: Place = Place.BETWEEN
+    part: XtmlPart = XtmlPart.BETWEEN
     tag: str = ""  # the text of the tag that is being written
     kind: str = ""  # the type word of the block
-    json: JsonTracker = field(init=False)
+    json: JsonCursor = field(init=False)
     is_done: bool = False  # never: a marker ends the arguments
 
     def __post_init__(self, schema: Any) -> None:
-        self.json = JsonTracker(schema)
-        self.json.frames.append(Frame(self.json.value, is_object=True))
-        self.json.expect = Expect.AFTER
+        self.json = JsonCursor(schema)
+        self.json.frames.append(OpenContainer(self.json.value, is_object=True))
+        self.json.expect = JsonPart.AFTER
 
-    def copy(self) -> "XtmlTracker":
+    def copy(self) -> "XtmlCursor":
         """An independent copy."""
-        other = XtmlTracker.__new__(XtmlTracker)
-        for name in XtmlTracker.__slots__:
+        other = XtmlCursor.__new__(XtmlCursor)
+        for name in XtmlCursor.__slots__:
             setattr(other, name, getattr(self, name))
         other.json = self.json.copy()
         return other
 
     @property
-    def members(self) -> Frame:
+    def members(self) -> OpenContainer:
         """The blocks so far."""
         return self.json.frames[0]
 
@@ -63,19 +62,19 @@ class XtmlTracker:
     def depth(self) -> int:
         """The tokens to reserve for what is open and for the tags of required keys that are missing."""
         missing = set(map(spelled, self.members.view.required)).difference(self.members.keys)
-        blocks = len(missing) + (self.place is not Place.BETWEEN)
+        blocks = len(missing) + (self.part is not XtmlPart.BETWEEN)
         return BLOCK_TOKENS * blocks + len(self.json.frames) - 1
 
     @property
     def in_string(self) -> bool:
         """True outside JSON and in its strings and keys, where blanks are characters."""
-        return self.place is not Place.VALUE or self.kind == "string" or self.json.in_string
+        return self.part is not XtmlPart.VALUE or self.kind == "string" or self.json.in_string
 
     def feed(self, piece: str | int) -> None:
         """Advance over the next characters, or over a marker's id."""
         if isinstance(piece, int):
             self._mark(piece)
-        elif self.place is not Place.VALUE:
+        elif self.part is not XtmlPart.VALUE:
             self.tag += piece
             if len(self.tag) > _MAX_TAG:
                 self.tag = self.tag[: _MAX_TAG - _MAX_TAIL] + self.tag[-_MAX_TAIL:]
@@ -86,27 +85,27 @@ class XtmlTracker:
 
     def _mark(self, token_id: int) -> None:
         if token_id == self.markers.call_begin:
-            self.place, self.tag = Place.TAG, ""
+            self.part, self.tag = XtmlPart.TAG, ""
         elif token_id == self.markers.call_end:
             self._end_value()
-            self.place, self.tag = Place.END_TAG, ""
-        elif self.place is Place.TAG:
+            self.part, self.tag = XtmlPart.END_TAG, ""
+        elif self.part is XtmlPart.TAG:
             self._begin_value()
         else:
-            self.place = Place.BETWEEN
+            self.part = XtmlPart.BETWEEN
 
     def _begin_value(self) -> None:
         found = _ATTRIBUTES.fullmatch(self.tag)
         key, self.kind = (unescape(found[1]), found[2]) if found else ("", "")
-        json_tracker = self.json
-        self.place = Place.VALUE
+        json_cursor = self.json
+        self.part = XtmlPart.VALUE
         self.members.keys.append(spelled(key))
-        json_tracker.value = self.members.view.value_of(key)
-        json_tracker.expect = Expect.IN_STRING if self.kind == "string" else Expect.VALUE
-        json_tracker.token = ""
+        json_cursor.value = self.members.view.value_of(key)
+        json_cursor.expect = JsonPart.IN_STRING if self.kind == "string" else JsonPart.VALUE
+        json_cursor.token = ""
 
     def _end_value(self) -> None:
         if self.kind == "string":
             self.json.token = json.dumps(self.json.token, ensure_ascii=False)[1:-1]
-        if self.json.expect is not Expect.AFTER:
+        if self.json.expect is not JsonPart.AFTER:
             self.json.end_value()

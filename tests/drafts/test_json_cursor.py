@@ -1,13 +1,13 @@
-"""The JSON tracker and the guesses from it, at every prefix of some texts."""
+"""The JSON cursor and the guesses from it, at every prefix of some texts."""
 
 import json
 from typing import Any
 
 import pytest
 
+from constrained_k2.turn.cursors.json_cursor import MAX_TOKEN, JsonCursor, JsonPart
+from constrained_k2.turn.cursors.schema_view import SchemaView
 from constrained_k2.turn.drafts.guesses import likely_continuation
-from constrained_k2.turn.drafts.json_tracker import MAX_TOKEN, Expect, JsonTracker
-from constrained_k2.turn.drafts.schema_view import SchemaView
 
 WEATHER = {
     "type": "object",
@@ -23,10 +23,10 @@ WEATHER = {
 }
 
 
-def at(text: str, schema: Any = WEATHER) -> JsonTracker:
-    tracker = JsonTracker(schema)
-    tracker.feed(text)
-    return tracker
+def at(text: str, schema: Any = WEATHER) -> JsonCursor:
+    cursor = JsonCursor(schema)
+    cursor.feed(text)
+    return cursor
 
 
 @pytest.mark.parametrize(
@@ -52,17 +52,17 @@ def at(text: str, schema: Any = WEATHER) -> JsonTracker:
     ],
 )
 def test_what_is_likely(text: str, guess: str) -> None:
-    tracker = at(text)
-    before = [getattr(tracker, name) for name in ("expect", "token", "is_done")]
-    assert likely_continuation(tracker, 100) == guess
-    assert [getattr(tracker, name) for name in ("expect", "token", "is_done")] == before
+    cursor = at(text)
+    before = [getattr(cursor, name) for name in ("expect", "token", "is_done")]
+    assert likely_continuation(cursor, 100) == guess
+    assert [getattr(cursor, name) for name in ("expect", "token", "is_done")] == before
 
 
 def test_the_end_is_known_at_every_prefix() -> None:
     text = json.dumps({"city": 'a}"]\\', "days": -3, "detail": {"wind": True}, "places": [{"name": "x"}, {"name": ""}]})
     for end in range(len(text)):
         assert not at(text[:end]).is_done
-    assert at(text).is_done and at(text).expect is Expect.AFTER
+    assert at(text).is_done and at(text).expect is JsonPart.AFTER
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_any_schema_is_looked_at(schema: Any) -> None:
 
 
 def test_long_strings_are_not_remembered() -> None:
-    tracker = at('{"city": "' + "x" * 100_000)
-    assert len(tracker.token) <= MAX_TOKEN
+    cursor = at('{"city": "' + "x" * 100_000)
+    assert len(cursor.token) <= MAX_TOKEN
 
 
 @pytest.mark.parametrize("key", ["\u00b2", "9" * 5000, "-1", "01x"])

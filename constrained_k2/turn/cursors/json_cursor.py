@@ -1,4 +1,4 @@
-"""Tracks the position at the end of a JSON text: the open containers, their keys, and the rule that comes next.
+"""A cursor at the end of a JSON text: the open containers, their keys, and the part that comes next.
 
 The text is valid so far, since a grammar checked it. It is fed piece by piece, each character once.
 """
@@ -7,16 +7,17 @@ import json
 import re
 from dataclasses import InitVar, dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any
 
-from constrained_k2.turn.drafts.schema_view import SchemaView
+from constrained_k2.turn.cursors.schema_view import SchemaView
 
 MAX_TOKEN = 4096  # stored characters of a key, string or scalar that is being written; longer ones give no guess
 _PLAIN = re.compile(r'[^"\\]+')  # characters of strings
 _MAX_SCALAR = 256  # stored characters of a value that has been written
 
 
-class Expect(IntEnum):
+class JsonPart(IntEnum):
     """The part of the JSON text that comes next."""
 
     VALUE = 0  # a value
@@ -31,7 +32,7 @@ class Expect(IntEnum):
 
 
 @dataclass(slots=True)
-class Frame:
+class OpenContainer:
     """An open object or array."""
 
     view: SchemaView
@@ -39,16 +40,16 @@ class Frame:
     keys: list[str] = field(default_factory=list)  # an object's keys so far
     scalars: dict[str, str] = field(default_factory=dict)  # by key, its strings, numbers and literals so far, as JSON
     commas: int = 0
-    start: int = 0  # offset of its bracket in what the tracker was fed
+    start: int = 0  # offset of its bracket in what the cursor was fed
 
 
 @dataclass(slots=True)
-class JsonTracker:
+class JsonCursor:
     """The position in one JSON value; its decoded schema is also the document that its references point into."""
 
     schema: InitVar[Any]
-    expect: Expect = Expect.VALUE
-    frames: list[Frame] = field(default_factory=list)  # the open containers, outermost first
+    expect: JsonPart = JsonPart.VALUE
+    frames: list[OpenContainer] = field(default_factory=list)  # the open containers, outermost first
     value: SchemaView = field(init=False)  # the schema of the value that comes next or is being written
     token: str = ""  # the characters of the key, string or scalar being written
     start: int = 0  # its offset, with the quote, in what was fed
@@ -70,16 +71,16 @@ class JsonTracker:
     @property
     def in_string(self) -> bool:
         """True in a string or a key, where blanks are characters."""
-        return self.expect in {Expect.IN_STRING, Expect.IN_KEY}
+        return self.expect in {JsonPart.IN_STRING, JsonPart.IN_KEY}
 
-    def copy(self) -> "JsonTracker":
+    def copy(self) -> "JsonCursor":
         """An independent copy."""
-        other = JsonTracker.__new__(JsonTracker)
-        for name in JsonTracker.__slots__:
+        other = JsonCursor.__new__(JsonCursor)
+        for name in JsonCursor.__slots__:
             setattr(other, name, getattr(self, name))
         other.frames = [
-            Frame(frame.view, frame.is_object, frame.keys.copy(), frame.scalars.copy(), frame.commas, frame.start)
-            for frame in self.frames
+            OpenContainer(one.view, one.is_object, one.keys.copy(), one.scalars.copy(), one.commas, one.start)
+            for one in self.frames
         ]
         return other
 
@@ -103,29 +104,29 @@ class JsonTracker:
         return next((blanks for blanks in seen if blanks is not None), default)
 
     def _is_after_colon(self) -> bool:
-        return self.expect is Expect.VALUE and bool(self.frames) and self.frames[-1].is_object
+        return self.expect is JsonPart.VALUE and bool(self.frames) and self.frames[-1].is_object
 
     def _step(self, character: str) -> None:
-        if self.expect in {Expect.IN_KEY, Expect.IN_STRING}:
+        if self.expect in {JsonPart.IN_KEY, JsonPart.IN_STRING}:
             self._in_string(character)
         elif character in " \t\r\n":
             if self._blanks is not None and len(self._blanks) < MAX_TOKEN:
                 self._blanks += character
-            if self.expect is Expect.IN_SCALAR:
+            if self.expect is JsonPart.IN_SCALAR:
                 self.end_value()
-        elif self.expect is Expect.IN_SCALAR and character not in ",}]":
+        elif self.expect is JsonPart.IN_SCALAR and character not in ",}]":
             self.token = (self.token + character)[:MAX_TOKEN]
         else:
-            if self.expect is Expect.IN_SCALAR:
+            if self.expect is JsonPart.IN_SCALAR:
                 self.end_value()
             self._structure(character)
 
     def _in_string(self, character: str) -> None:
         if character == '"' and not self._escaped:
-            if self.expect is Expect.IN_KEY:
+            if self.expect is JsonPart.IN_KEY:
                 self.frames[-1].keys.append(self.token)
                 self.value = self.frames[-1].view.value_of(self.token)
-                self.expect = Expect.COLON
+                self.expect = JsonPart.COLON
             else:
                 self.end_value()
             return
@@ -134,11 +135,11 @@ class JsonTracker:
 
     def _structure(self, character: str) -> None:
         if character == ":":
-            self.expect, self._blanks = Expect.VALUE, ""
+            self.expect, self._blanks = JsonPart.VALUE, ""
         elif character == ",":
             frame, self._blanks = self.frames[-1], ""
             frame.commas += 1
-            self.expect = Expect.KEY if frame.is_object else Expect.VALUE
+            self.expect = JsonPart.KEY if frame.is_object else JsonPart.VALUE
             self.value = frame.view if frame.is_object else frame.view.item
         elif character in "}]":
             self.value = self.frames.pop().view
@@ -155,22 +156,28 @@ class JsonTracker:
             self._blanks = None
         self.token, self.start, self._escaped = "", self.length, False
         if character == '"':
-            is_key = self.expect in {Expect.KEY, Expect.FIRST_KEY}
-            self.expect = Expect.IN_KEY if is_key else Expect.IN_STRING
+            is_key = self.expect in {JsonPart.KEY, JsonPart.FIRST_KEY}
+            self.expect = JsonPart.IN_KEY if is_key else JsonPart.IN_STRING
         elif character in "{[":
-            self.frames.append(Frame(self.value, character == "{", start=self.length))
-            self.expect = Expect.FIRST_KEY if character == "{" else Expect.FIRST_ITEM
+            self.frames.append(OpenContainer(self.value, character == "{", start=self.length))
+            self.expect = JsonPart.FIRST_KEY if character == "{" else JsonPart.FIRST_ITEM
             self.value = self.value if character == "{" else self.value.item
         else:
-            self.expect, self.token = Expect.IN_SCALAR, character
+            self.expect, self.token = JsonPart.IN_SCALAR, character
 
     def end_value(self) -> None:
         """End the value that is being written."""
         if self.token and self.frames and self.frames[-1].keys:
-            text = f'"{self.token}"' if self.expect is Expect.IN_STRING else self.token
+            text = f'"{self.token}"' if self.expect is JsonPart.IN_STRING else self.token
             self.frames[-1].scalars[self.frames[-1].keys[-1]] = text[:_MAX_SCALAR]
-        self.token, self.expect, self._blanks = "", Expect.AFTER, None
+        self.token, self.expect, self._blanks = "", JsonPart.AFTER, None
         self.is_done = not self.frames
+
+
+@lru_cache(maxsize=4096)
+def spelled(key: str) -> str:
+    """A key as JSON without its quotes, in the only spelling that the grammars accept."""
+    return json.dumps(key, ensure_ascii=False)[1:-1]
 
 
 def unspelled(begun: str) -> str | None:

@@ -1,0 +1,7 @@
+"""XTML arguments as the bytes of their tokens: the markers, and the text before an argument's key."""
+
+from constrained_k2.engines.llguidance.position import MARKER
+from constrained_k2.formats import kimi_k3
+
+OPEN, CLOSE, SEPARATOR = (MARKER + text.encode() for text in (kimi_k3.OPEN, kimi_k3.CLOSE, kimi_k3.SEPARATOR))
+BEFORE_KEY = kimi_k3.BEFORE_KEY.encode()

@@ -1,1 +1,0 @@
-"""Positions and guesses of calls whose arguments are XTML: one block for each of the object's members."""
