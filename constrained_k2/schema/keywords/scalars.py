@@ -162,8 +162,10 @@ KEYWORDS = (
         _format,
         negate=_not_format,
         examples={
-            "format: date, ipv4, uuid, json-pointer, duration": {"type": "string", "format": "date"},
-            "format: date-time, time": {"type": "string", "format": "date-time"},
+            "format: date": {"type": "string", "format": "date"},
+            "format: date-time": {"type": "string", "format": "date-time"},
+            "format: time": {"type": "string", "format": "time"},
+            "format: ipv4, uuid, json-pointer, duration": {"type": "string", "format": "uuid"},
             "format: email, hostname, ipv6, uri and the like": {"type": "string", "format": "email"},
         },
     ),

@@ -16,6 +16,7 @@ class Format(NamedTuple):
     left_out: str = ""  # valid, but never written; empty if the patterns are exact
 
 
+_YEAR_0 = "the year 0000, which many readers refuse"
 _POINTER = r"(?:/(?:[^~/]|~[01])*)*"
 _LITERAL = "leading zeros and tags other than IPv6 in address literals"
 _LETTERS = (
@@ -24,9 +25,9 @@ _LETTERS = (
 )
 
 FORMATS = {
-    "date": Format(times.DATE),
+    "date": Format(times.DATE, _YEAR_0),
     "time": Format(times.TIME),
-    "date-time": Format(times.DATE_TIME),
+    "date-time": Format(times.DATE_TIME, _YEAR_0),
     "duration": Format(times.DURATION),
     "hostname": Format(hosts.HOSTNAME, "labels with -- in the third and fourth place, as xn--"),
     "idn-hostname": Format(hosts.IDN_HOSTNAME, _LETTERS),
