@@ -13,8 +13,8 @@ from constrained_k2.request.answer_format import AnswerKind
 from constrained_k2.request.spec import ANY_OBJECT, Tool, ToolCallSpec
 from constrained_k2.request.strictness import Level
 from constrained_k2.request.tools import TextFormat
-from constrained_k2.schema.compile_pool import give_way
 from constrained_k2.schema.coverage import Coverage, KeywordUse
+from constrained_k2.threads.interruptible import yield_gil
 from constrained_k2.turn.call_id import CallIdMatcher, CallIdTrie
 from constrained_k2.turn.matcher import ToolCallMatcher
 
@@ -181,7 +181,7 @@ class CompiledToolCalls:
         by_shape = ShapeAdmission(self._shared, self.options.encoding)
         if (self.spec.engine or self._shared.default_engine) == "llguidance" and self.spec.max_calls != 0:
             for name in self._tools:
-                give_way()
+                yield_gil()
                 parts = None if self.text_format(name) else by_shape.parts(self.schema(name))
                 if parts is not None:
                     self._plain[name] = parts
@@ -202,7 +202,7 @@ class CompiledToolCalls:
             return
         tools = self.spec.tools
         for tool in tools if indexes is None else [tools[index] for index in indexes]:
-            give_way()
+            yield_gil()
             try:
                 self._check_time(spent, tool.name)
             except SchemaTooCostly as error:

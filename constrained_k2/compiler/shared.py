@@ -23,8 +23,8 @@ from constrained_k2.request.answer_format import AnswerKind
 from constrained_k2.request.spec import ENGINES, EngineName, ToolCallSpec
 from constrained_k2.request.strictness import DEFAULT_POLICY, StrictPolicy
 from constrained_k2.request.undeclared_calls import CALL_THRESHOLD, UndeclaredCalls
-from constrained_k2.schema.compile_pool import PoolBusy, run_bounded
 from constrained_k2.schema.undeclared_keys import DEFAULT, UndeclaredKeys, read_undeclared_keys
+from constrained_k2.threads.compile_pool import PoolBusy, run_bounded
 from constrained_k2.turn.call_id import CallIdTrie, NameEndings
 from constrained_k2.turn.joints import Joints
 from constrained_k2.turn.phases import TurnTable, turn_table

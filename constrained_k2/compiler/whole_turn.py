@@ -15,7 +15,7 @@ from constrained_k2.grammar.whole_turn.lark import write_lark
 from constrained_k2.grammar.whole_turn.structural_tag import StructuralTagWriter
 from constrained_k2.request.spec import EngineName, ToolCallSpec
 from constrained_k2.request.strictness import DEFAULT_POLICY, StrictPolicy
-from constrained_k2.schema.compile_pool import run_bounded
+from constrained_k2.threads.compile_pool import run_bounded
 
 _logger = logging.getLogger(__name__)
 FORMATS: dict[EngineName, tuple[str, ...]] = {"llguidance": ("lark",), "xgrammar": ("structural-tag", "ebnf")}

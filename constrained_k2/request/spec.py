@@ -16,8 +16,8 @@ from constrained_k2.request.tool_choice import Choice, read_tool_choice
 from constrained_k2.request.tools import ANY_OBJECT, DEFAULT_LIMITS, Limits, Tool, read_tools
 from constrained_k2.request.undeclared_calls import UndeclaredCalls, read_undeclared_calls
 from constrained_k2.request.values import array_at, boolean_at, object_at
-from constrained_k2.schema.compile_pool import give_way
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys, read_undeclared_keys
+from constrained_k2.threads.interruptible import yield_gil
 
 __all__ = ["ANY_OBJECT", "ENGINES", "EngineName", "Limits", "Tool", "ToolCall", "ToolCallSpec"]
 
@@ -139,7 +139,7 @@ class ToolCallSpec:
 
 
 def _tool_text(tool: Tool) -> str:
-    give_way()
+    yield_gil()
     if tool.format is not None:
         return json.dumps(tool.format.to_tool(tool.name), separators=(",", ":"))
     schema = tool.schema

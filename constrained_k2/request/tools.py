@@ -11,7 +11,7 @@ import msgspec
 from constrained_k2.errors import InvalidRequest, SchemaTooCostly, excerpt, kind_of_json
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.request.values import array_at, boolean_at, object_at
-from constrained_k2.schema.compile_pool import give_way
+from constrained_k2.threads.interruptible import yield_gil
 
 ANY_OBJECT = '{"type":"object"}'
 """The schema of a tool that declares no parameters: any JSON object."""
@@ -79,7 +79,7 @@ def read_tools(value: object, limits: Limits) -> tuple[Tool, ...]:
     tools: dict[str, dict[Tool, int]] = {}  # the different tools of each name, with their positions
     size = 0
     for number, entry in enumerate(entries):
-        give_way()
+        yield_gil()
         tool = _read_tool(entry, f"tools[{number}]", limits)
         tools.setdefault(tool.name, {})[tool] = number
         size += len(tool.schema) + (0 if tool.format is None else len(tool.format.definition))

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema, kind_of_json
 from constrained_k2.schema.absorption import absorbed
-from constrained_k2.schema.compile_pool import check_deadline
 from constrained_k2.schema.dialects import NULLABLE, OR_NULL, read
 from constrained_k2.schema.document import IllFormed, SchemaDocument
 from constrained_k2.schema.instances import is_instance
@@ -33,6 +32,7 @@ from constrained_k2.schema.shapes import (
     meet,
 )
 from constrained_k2.schema.wanted_members import chosen, settled
+from constrained_k2.threads.interruptible import check_deadline
 
 T = TypeVar("T")
 _MAX_SHAPES = 256  # in one union

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2] / "constrained_k2"
 # A module may import from its own layer only within its own folder, and from every layer above it in this list.
 LAYERS = [
-    {"errors"},
+    {"errors", "threads"},
     {"formats"},
     {"vocabulary"},
     {"schema"},

@@ -12,7 +12,7 @@ from constrained_k2 import Compiler, ConstrainedK2Error, SchemaTooCostly, ToolCa
 from constrained_k2.compiler import cache as cache_module
 from constrained_k2.compiler.cache import LeastRecentlyUsed, RecentKeys
 from constrained_k2.compiler.shared import DEFAULT_OPTIONS, cache_key
-from constrained_k2.schema.compile_pool import PoolBusy
+from constrained_k2.threads.compile_pool import PoolBusy
 
 
 def test_what_was_used_longest_ago_goes_first() -> None:

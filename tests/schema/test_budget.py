@@ -11,7 +11,8 @@ import pytest
 
 from constrained_k2 import Compiler, ConstrainedK2Error, SchemaTooCostly, UnsupportedSchema, schema_coverage
 from constrained_k2.schema.budget import check_budget
-from constrained_k2.schema.compile_pool import check_deadline, run_bounded
+from constrained_k2.threads.compile_pool import run_bounded
+from constrained_k2.threads.interruptible import check_deadline
 from tests.schema.compilers import accepts, byte_compiler
 
 

@@ -18,7 +18,7 @@ import torch
 
 import constrained_k2
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
-from constrained_k2.schema import compile_pool
+from constrained_k2.threads import compile_pool
 from constrained_k2.turn.intent import Intent
 from constrained_k2.vllm_plugin.api_server.admission import check_params
 from constrained_k2.vllm_plugin.constraint import tag

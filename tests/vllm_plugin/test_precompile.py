@@ -17,7 +17,7 @@ from vllm import SamplingParams
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
 from constrained_k2 import ToolCallSpec, UnsupportedSchema
-from constrained_k2.schema import compile_pool
+from constrained_k2.threads import interruptible
 from constrained_k2.vllm_plugin.api_server import admission, request_hook
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.patches import requests
@@ -62,7 +62,7 @@ def test_other_requests_go_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_thread_sleeps_between_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it does with a tool is no longer than the tool; the event loop never sleeps."""
     sleepers: list[str] = []
-    monkeypatch.setattr(compile_pool, "_TURN_SECONDS", -1.0)
+    monkeypatch.setattr(interruptible, "_SLICE_SECONDS", -1.0)
     monkeypatch.setattr(time, "sleep", lambda _: sleepers.append(threading.current_thread().name))
     counts = []
     for count in (1, 11):

@@ -25,13 +25,13 @@ from constrained_k2.grammar.lark.text_grammar import TextGrammar, text_grammar
 from constrained_k2.grammar.lark.writer import Effort, LarkWriter
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.translation import found_anywhere
-from constrained_k2.schema.compile_pool import check_deadline
 from constrained_k2.schema.coverage import Coverage, KeywordUse, coverage_of
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.no_instances import write_some
 from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.shapes import String
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
+from constrained_k2.threads.interruptible import check_deadline
 
 _MAX_PATTERNS = 256
 _PATTERN_BYTES, _BYTES_PER_CHARACTER = 16 << 20, 1000  # of all their lexers, and of a new state at most

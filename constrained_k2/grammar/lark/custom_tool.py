@@ -31,7 +31,7 @@ from constrained_k2.grammar.patterns.runs import is_plain, run_rules
 from constrained_k2.grammar.patterns.rust import parse_rust
 from constrained_k2.grammar.patterns.tree import Items, plain, walk, without_flags
 from constrained_k2.grammar.spelling import JSON, RAW, TOP, Spelling
-from constrained_k2.schema.compile_pool import check_deadline
+from constrained_k2.threads.interruptible import check_deadline
 
 INPUT = "input"
 """The name of the string, as vLLM shows a custom tool to the model."""

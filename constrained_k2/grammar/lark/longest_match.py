@@ -20,7 +20,7 @@ from constrained_k2.grammar.patterns.states import PatternStates, TooManyStates
 from constrained_k2.grammar.patterns.tree import Items
 from constrained_k2.grammar.patterns.ways import END, START
 from constrained_k2.grammar.spelling import TOP, Spelling
-from constrained_k2.schema.compile_pool import check_deadline
+from constrained_k2.threads.interruptible import check_deadline
 
 _MAX_STEPS = 50_000  # transitions of the DFA of one terminal
 _ALL: Ranges = [(0, TOP)]

@@ -9,7 +9,7 @@ from vllm.tool_parsers.utils import build_responses_tool_call_name_map, get_func
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.request.tools import Tool
-from constrained_k2.schema.compile_pool import give_way
+from constrained_k2.threads.interruptible import yield_gil
 from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.log import warn
 from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, TEXT_FORMATS_KEY
@@ -38,7 +38,7 @@ def declared_tools(request: Any) -> list[dict[str, Any]]:
     formats, decoded = text_formats(request.vllm_xargs), list[dict[str, Any]]()
     for number, tool in enumerate(request.tools or ()):
         for function in get_function_tools([tool]):
-            give_way()
+            yield_gil()
             shown: dict[str, Any] = function.model_dump()
             form = formats.get(number)
             custom = {"type": "custom", "name": shown.get("function", shown)["name"], "format": form}

@@ -14,8 +14,8 @@ from constrained_k2.formats.kimi_k2 import THINK_BEGIN
 from constrained_k2.request.answer_format import read_answer_format
 from constrained_k2.request.spec import ENGINES, ToolCallSpec
 from constrained_k2.request.tools import DEFAULT_LIMITS
-from constrained_k2.schema.compile_pool import in_short_turns, in_turns
 from constrained_k2.schema.undeclared_keys import read_undeclared_keys
+from constrained_k2.threads.interruptible import run_interruptibly, switch_interval
 from constrained_k2.vllm_plugin.api_server.admission import (
     compile_tools,
     grammar_engine,
@@ -181,8 +181,8 @@ async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:
 
     The short turns begin here: a thread that waits for the interpreter lock already waits for as long as its turn was.
     """
-    with in_short_turns():
-        return await asyncio.get_running_loop().run_in_executor(_threads, in_turns, function, *arguments)
+    with switch_interval.short():
+        return await asyncio.get_running_loop().run_in_executor(_threads, run_interruptibly, function, *arguments)
 
 
 def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: FBT001 - run_in_executor's

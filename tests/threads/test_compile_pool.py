@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from constrained_k2 import Compiler, Vocabulary
-from constrained_k2.schema.compile_pool import check_deadline, run_bounded
+from constrained_k2.threads.compile_pool import run_bounded
+from constrained_k2.threads.interruptible import check_deadline
 
 
 @pytest.fixture(autouse=True)

@@ -3,22 +3,19 @@
 import atexit
 import os
 import queue
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from constrained_k2.threads.interruptible import switch_interval, until_given_up
 
 T = TypeVar("T")
 
 _STACK_BYTES = 512 << 20  # reserved, not used: the kernel adds pages as the stack grows
 _MAX_RUNNING = 8
 _EXIT_SECONDS = 30.0
-_SWITCH_SECONDS = 0.0005
-_TURN_SECONDS = 0.0003
-_BREAK_SECONDS = 1e-6  # the kernel makes some 60 us of it
 _PATIENCE = 4.0  # wall time over CPU time: work that waits for a busy machine's CPUs is not slow
 
 
@@ -59,8 +56,7 @@ class _Task:
 class _Pool:
     """Threads with deep stacks, started on demand and reused: starting one takes as long as a small schema.
 
-    While one works, threads that wait for the interpreter lock get it after 0.5 ms instead of Python's 5: half of a
-    compilation is Python, and each socket and each mask releases the lock and has to get it back.
+    While one works, the switch interval is short: half of a compilation is Python.
     """
 
     def __init__(self) -> None:
@@ -68,23 +64,6 @@ class _Pool:
         self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._idle = 0
-        self.running = 0
-        self.switch_interval = sys.getswitchinterval()
-
-    @contextmanager
-    def in_short_turns(self) -> Iterator[None]:
-        with self._lock:
-            if not self.running:
-                self.switch_interval = sys.getswitchinterval()
-                sys.setswitchinterval(min(_SWITCH_SECONDS, self.switch_interval))
-            self.running += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self.running -= 1
-                if not self.running:
-                    sys.setswitchinterval(self.switch_interval)
 
     def submit(self, task: _Task) -> None:
         """Run a task. The caller has acquired a slot, which the thread releases."""
@@ -101,8 +80,8 @@ class _Pool:
 
     def _serve(self) -> None:
         while True:
-            task = _current.task = self._tasks.get()
-            with self.in_short_turns():
+            task = self._tasks.get()
+            with switch_interval.short(), until_given_up(lambda: task.is_given_up):  # noqa: B023 - ends within this turn
                 task.begin()
                 try:
                     task.result = task.work()
@@ -112,54 +91,19 @@ class _Pool:
                 self._idle += 1
             self.slots.release()
             task.done.set()
-            del task, _current.task  # frees what the task holds before the next one arrives
+            del task  # frees what the task holds before the next one arrives
 
 
 _pool = _Pool()
-_current = threading.local()
 
 
 def _after_fork() -> None:
     global _pool  # noqa: PLW0603 - one per process; a fork lacks the threads of its parent
-    if _pool.running:
-        sys.setswitchinterval(_pool.switch_interval)
+    switch_interval.after_fork()
     _pool = _Pool()
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def in_short_turns() -> AbstractContextManager[None]:
-    """A context in which threads that wait for the interpreter lock get it after 0.5 ms, as while a schema compiles."""
-    return _pool.in_short_turns()
-
-
-def in_turns(work: Callable[..., T], *arguments: Any) -> T:
-    """Run ``work`` in this thread, with a break after every 0.3 ms in which it calls :func:`give_way`.
-
-    Short turns alone are not enough: a thread that waits for the interpreter lock gets it after a turn only if it has a
-    CPU then. On a busy machine the kernel leaves the CPU to the thread that works, for up to 5 ms, unless that sleeps.
-    """
-    _current.turn_began = time.monotonic()
-    try:
-        return work(*arguments)
-    finally:
-        _current.turn_began = None
-
-
-def give_way() -> None:
-    """Let other threads run now and then, in work that :func:`in_turns` runs; elsewhere do nothing."""
-    began: float | None = getattr(_current, "turn_began", None)
-    if began is not None and time.monotonic() - began > _TURN_SECONDS:
-        time.sleep(_BREAK_SECONDS)
-        _current.turn_began = time.monotonic()
-
-
-def check_deadline() -> None:
-    """Raise ``TimeoutError`` in work that :func:`run_bounded` has given up; long work calls this now and then."""
-    task: _Task | None = getattr(_current, "task", None)
-    if task is not None and task.is_given_up:
-        raise TimeoutError("the caller no longer waits for this schema")
 
 
 @atexit.register
@@ -175,7 +119,7 @@ def _wait_for_running() -> None:
 def run_bounded(work: Callable[[], T], seconds: float | None) -> T:
     """Run ``work`` in a thread with a stack that no admitted schema overflows.
 
-    Native code cannot be interrupted: work that takes longer than ``seconds`` stops at its next :func:`check_deadline`,
+    Native code cannot be interrupted: work that takes longer than ``seconds`` stops at its next ``check_deadline``,
     and holds one of eight slots until then. The CPU time of the work counts, so that a busy machine does not refuse
     what an idle one takes; by the clock, it may take four times as long.
 
