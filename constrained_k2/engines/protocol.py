@@ -42,10 +42,12 @@ class ArgumentMatcher(Protocol):
             SchemaTooCostly: The engine hit one of its limits.
         """
 
-    def cached_mask(self) -> npt.NDArray[np.int32] | None:
+    def mask_without_engine(self) -> npt.NDArray[np.int32] | None:
         """Return the mask, int32 ``[words]``, if it needs no engine call; else None: use :meth:`fill`. Read-only.
 
-        An array that numpy marks as not writeable never changes, and equal positions share it.
+        The mask is cached, or computed from the grammar's model, on the calling thread: at the first visit to a parser
+        state that may visit the whole vocabulary (1.4 ms within a bounded integer of Kimi K2). An array that numpy
+        marks as not writeable never changes, and equal parser states share it.
         """
 
     @staticmethod

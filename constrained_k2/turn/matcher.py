@@ -62,7 +62,7 @@ class ToolCallMatcher:
 
     # Assigned, since one more Python call would cost each mask 0.1 µs.
     token_set = pipeline.token_set
-    shared_mask = pipeline.shared_mask
+    reusable_mask = pipeline.reusable_mask
     fill_bitmask = pipeline.fill_bitmask
 
     @property

@@ -4,9 +4,9 @@
    stage                     who                                            rule
 == ========================= ============================================== =======================================
 1  a phase of constants      phase table, ``Joint``, ``CallIdMatcher``      a set of tokens, without an engine
-2  arguments or an answer,   the engine's ``cached_mask``: a row of its DFA, a look-up
-   the mask is known         or one computed from the grammar's model
-3  the same, it is not known the engine's ``fill_batch``: LLGuidance, xgrammar a following grammar if it fails
+2  arguments or an answer,   ``mask_without_engine``: a row of the DFA, or     a look-up, or up to 1.4 ms
+   no engine is needed       one computed from the grammar's model
+3  the same, with an engine  the engine's ``fill_batch``: LLGuidance, xgrammar a fallback grammar if it fails
 4  keys and items so far     the engine's ``WrittenFilter``                 leaves out what repeats one
 5  what the client allows    ``Limits``, then the thinking budget, then the each narrows the row
                              finish budget
@@ -15,7 +15,8 @@
 
 No stage empties a mask. If a limit and the stages before it have no token in common, the limit is ignored and counted.
 If a limit forbids all tokens that a budget would leave, the budget wins in constant phases and where a call is
-complete; within arguments it takes the best of the tokens that the limit leaves.
+complete; within arguments it takes the best of the tokens that the limit leaves. In constant phases the code applies
+budgets first, because their sets are constants; with that rule the mask is the same in either order.
 
 Example: after ``<|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>{"a": 1`` of a function with the integers
 ``a`` and ``b``, stage 2 has the row of ``digits``, ``,`` and ``}``; within the finish reserve stage 5 leaves ``}``.
@@ -92,7 +93,7 @@ def token_set(turn: "ToolCallMatcher") -> TokenSet | None:
     return tokens
 
 
-def shared_mask(turn: "ToolCallMatcher") -> TokenSet | Row | None:
+def reusable_mask(turn: "ToolCallMatcher") -> TokenSet | Row | None:
     """The mask, if it is a constant set, or a row that the engine caches and never changes; None if it is neither.
 
     A cached row, int32 ``[words]``, is read-only; turns that have the same one have the same array.
@@ -105,7 +106,7 @@ def shared_mask(turn: "ToolCallMatcher") -> TokenSet | Row | None:
     for budget in turn.budgets:
         if budget.narrows_rows(turn):
             return None
-    row = state.arguments.cached_mask()
+    row = state.arguments.mask_without_engine()
     if row is None or row.flags.writeable or turn.automaton.changes(state, row):
         return None
     return row
@@ -191,10 +192,10 @@ def _fill_known(turn: "ToolCallMatcher", row: Row) -> bool:
         tokens = token_set(turn)
         assert tokens is not None
         tokens.fill(row)
-        if turn.limits is not None:  # after the budgets: both are intersections, and a limit yields
+        if turn.limits is not None:  # after the budgets: see above
             turn.limits.apply(turn, row)
         return True
-    cached = state.arguments.cached_mask()
+    cached = state.arguments.mask_without_engine()
     if cached is None:
         return False
     row[:] = cached

@@ -90,7 +90,7 @@ def check(engine: LLGuidanceEngine, grammar: LLGuidanceGrammar, draw: random.Ran
         expected = np.frombuffer(alone.compute_bitmask(), dtype=np.int32)
         if alone.is_error():
             break
-        row, before = matcher.cached_mask(), written[-1] if written else -1
+        row, before = matcher.mask_without_engine(), written[-1] if written else -1
         direct = dfa.direct_mask(matcher._state, before)
         if direct is not None:
             known += 1
@@ -333,7 +333,7 @@ def test_equal_positions_of_two_grammars_have_one_mask(small_vocabulary: Vocabul
         matcher = engine.compile(json.dumps(schema), "allow").matcher("")
         for byte in f'{{"{name}": "some'.encode():
             assert matcher.accept(byte)
-        rows.append(matcher.cached_mask())
+        rows.append(matcher.mask_without_engine())
     assert rows[0] is not None
     assert rows[0] is rows[1]
 

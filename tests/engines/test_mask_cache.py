@@ -92,7 +92,7 @@ def walk(matcher: LLGuidanceMatcher, alone: LLGuidanceGrammar, draw: random.Rand
     written: list[int] = []
     known = 0
     for _ in range(60):
-        known += matcher.cached_mask() is not None
+        known += matcher.mask_without_engine() is not None
         if draw.random() < 0.8:  # LLGuidance behaves differently if a mask is skipped
             matcher.fill(row)
         else:

@@ -43,7 +43,7 @@ STEPS: dict[str, tuple[tuple[tuple[Any, str], ...], Owns]] = {
     for name in ("token_set", "_fill_known", "_narrow")
 } | {
     f"engine {name}": (((LLGuidanceMatcher, name), (XGrammarMatcher, name)), _of_engine)
-    for name in ("fill", "cached_mask", "forced_tokens", "accept", "rollback", "is_complete")
+    for name in ("fill", "mask_without_engine", "forced_tokens", "accept", "rollback", "is_complete")
 } | {
     "engine fill_batch": (
         ((LLGuidanceMatcher, "fill_batch"), (XGrammarMatcher, "fill_batch")),

@@ -45,7 +45,7 @@ class Matcher:
         self.shared = shared
         self.phase = Phase.TEXT if isinstance(mask, TokenSet) else Phase.ARGUMENTS
 
-    def shared_mask(self) -> TokenSet | Row | None:
+    def reusable_mask(self) -> TokenSet | Row | None:
         return self.mask if self.shared else None
 
     def fill_bitmask(self, bitmask: Any, row: int) -> None:

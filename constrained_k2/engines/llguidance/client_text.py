@@ -95,7 +95,7 @@ class ClientTextMatcher:
     def fill_batch(batch: Sequence[tuple[Any, int]], rows: BitmaskRows) -> Failures:
         return fill_each(batch, rows)  # on this thread, whose CPU time is counted
 
-    def cached_mask(self) -> npt.NDArray[np.int32] | None:
+    def mask_without_engine(self) -> npt.NDArray[np.int32] | None:
         return None
 
     def forced_tokens(self) -> list[int]:

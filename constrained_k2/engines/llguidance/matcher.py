@@ -243,7 +243,7 @@ class LLGuidanceMatcher:
         copy._consumed, copy._masked, copy._is_stale = self._consumed, self._masked, self._is_stale
         return copy
 
-    def cached_mask(self) -> npt.NDArray[np.int32] | None:
+    def mask_without_engine(self) -> npt.NDArray[np.int32] | None:
         row, written = self._known_mask(), self.written_filter
         if row is None or written is None or not written.may_repeat:
             return row

@@ -121,7 +121,7 @@ class XGrammarMatcher:
         del address  # xgrammar takes arrays
         self._matcher.fill_next_token_bitmask(row)
 
-    def cached_mask(self) -> None:
+    def mask_without_engine(self) -> None:
         """Return None: masks are not cached."""
 
     @staticmethod

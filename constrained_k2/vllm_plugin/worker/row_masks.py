@@ -81,7 +81,7 @@ class RowMasks(ABC):
             call = None if request is None else (request, matcher.num_calls)
             self._in_names.append(NamedRow(PlannedRow(row, 0), call, intent))
         start = perf_counter()
-        mask = matcher.shared_mask()
+        mask = matcher.reusable_mask()
         if mask is not None and self._add_known(row, mask, guarded=guarded):
             count = MASK_COUNTS[matcher.phase]
             count.rows += 1
