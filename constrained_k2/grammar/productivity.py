@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, combinations, compress, product, takewhile
-from typing import Any
+from typing import Any, Literal
 
 from constrained_k2.grammar.member_ways import MemberWay
 from constrained_k2.grammar.patterns.translation import matching_texts
@@ -30,6 +30,8 @@ _CONTAINERS = (Array, Object)
 _MAX_TOGETHER = 2  # of the wanted members that one member may be by its value
 MAX_COMBINED_PATTERNS = 4  # up to so many patterns of an object are combined, since one key may match several of them
 MAX_LISTED_KEYS = 64  # by propertyNames or a pattern: each of so many, with those declared, is like a declared one
+_Demand = tuple[Wanted, Wanted]
+"""A wanted member, and what is left to demand of one whose key is known."""
 
 
 @dataclass
@@ -72,6 +74,10 @@ class Productivity:
         self._add_productive({other: self.normalizer.shapes(other) for other in reachable})
         if self.undeclared_keys == "forbid":
             self._narrow([other for other in unsettled if other in self._productive])
+        for other in unsettled:
+            for shape in self.shapes(other):
+                if isinstance(shape, Object) and shape.wanted:
+                    self._note_left_out(shape)
         return node in self._productive
 
     def _add_productive(self, nodes: Mapping[Node, Iterable[Shape]]) -> None:
@@ -148,7 +154,7 @@ class Productivity:
             return all(map(self.is_productive, needed))
         if isinstance(shape, Object):
             possible = self.possible_keys(shape)
-            if not shape.required.issubset(possible) or not self._has_wanted(shape, possible):
+            if not shape.required.issubset(possible) or self._wanted(shape, possible) != "written":
                 return False
             return shape.fewest <= len(possible) or any(
                 self.is_productive(node) and self.has_extra_key(shape, found) for found, node in self.extra_nodes(shape)
@@ -157,14 +163,14 @@ class Productivity:
             return self.leaf_has_value(shape)
         return True
 
-    def _has_wanted(self, shape: Object, possible: list[str]) -> bool:
-        """Return True if each wanted member is possible, and a grammar can require it.
+    def _wanted(self, shape: Object, possible: list[str]) -> Literal["written", "left out", "impossible"]:
+        """Return whether each wanted member is possible, and a grammar can require it.
 
         A member that is wanted for its value can be written where other keys remain possible. One that is wanted for
         its key alone comes sooner or later, as each key comes once.
         """
         if not shape.wanted:
-            return True
+            return "written"
         certain, choices = set[Wanted](), set[Wanted]()
         for found, node in self.extra_nodes(shape):
             for way in self.extra_ways(shape, found, node):
@@ -174,46 +180,38 @@ class Productivity:
             for way in self.named_ways(shape, name):
                 choices |= way.satisfied if self.is_productive(way.node) else set()
         if not shape.wanted <= certain | choices and len(self.patterns(shape)) <= MAX_COMBINED_PATTERNS:
-            return False
+            return "impossible"
         by_value = [one for one in shape.wanted if one.value != ANY]
         writable = shape.wanted <= certain | choices and len(by_value) <= 1 and certain.issuperset(by_value)
-        writable = writable and shape.most is None
-        if not writable:
+        return "written" if writable and shape.most is None else "left out"
+
+    def _note_left_out(self, shape: Object) -> None:
+        """Note what is never written of an object that must have certain members, once for each node."""
+        possible = self.possible_keys(shape)
+        if shape.required.issubset(possible) and self._wanted(shape, possible) == "left out":
             for one in shape.wanted:
-                self.normalizer.notes.add(
-                    one.pointer, "narrowed", "negated: members that may be meant cannot be counted"
-                )
-        return writable
+                reason = "negated: members that may be meant cannot be counted"
+                self.normalizer.notes.add(one.pointer, "narrowed", reason)
+        several = [self._satisfied(shape, name) for name in self.named_keys(shape)]
+        several += [_satisfied_under(shape, found) for found, _ in self.extra_nodes(shape)]
+        for demands in several:
+            others = [one for one, demand in demands if not _is_free(demand)]
+            if len(others) > _MAX_TOGETHER:
+                reason = f"negated: no member is written that is to fail more than {_MAX_TOGETHER} such keywords"
+                self.normalizer.notes.add(others[0].pointer, "narrowed", reason)
 
-    def named_ways(self, shape: Object, name: str) -> list["MemberWay"]:
+    def named_ways(self, shape: Object, name: str) -> list[MemberWay]:
         """Return the ways to write a member under a named key, by the wanted members that it is."""
-        node = self.normalizer.value_node(shape, name)
-        fitting = [one for one in shape.wanted if is_key_of(self.normalizer, one, name)] if shape.wanted else []
-        return self._ways(shape, node, [replace(one, names=ANY) for one in fitting], fitting)
+        return _ways(shape, self.normalizer.value_node(shape, name), self._satisfied(shape, name))
 
-    def extra_ways(self, shape: Object, found: tuple[str, ...], node: Node) -> list["MemberWay"]:
+    def extra_ways(self, shape: Object, found: tuple[str, ...], node: Node) -> list[MemberWay]:
         """Return the ways to write a member under an undeclared key that matches exactly these patterns."""
-        fitting = [one for one in shape.wanted if one.found.issubset(found) and one.absent.isdisjoint(found)]
-        return self._ways(shape, node, fitting, fitting)
+        return _ways(shape, node, _satisfied_under(shape, found))
 
-    def _ways(self, shape: Object, node: Node, demands: list[Wanted], wanted: list[Wanted]) -> list["MemberWay"]:
-        if not wanted:
-            return [MemberWay(node, shape.names)]
-        pairs = sorted(zip(demands, wanted, strict=True), key=lambda pair: pair[1].order)
-        free = frozenset(one for demand, one in pairs if demand.value == ANY and demand.names == ANY)
-        others = [pair for pair in pairs if pair[1] not in free]
-        sizes = range(min(len(others), _MAX_TOGETHER) + 1)
-        if len(others) > _MAX_TOGETHER:
-            reason = f"negated: no member is written that is to fail more than {_MAX_TOGETHER} such keywords"
-            self.normalizer.notes.add(others[0][1].pointer, "narrowed", reason)
-        return [
-            MemberWay(
-                node.union(*(demand.value for demand, _ in together)),
-                shape.names.union(*(demand.names for demand, _ in together)),
-                free.union(one for _, one in together),
-            )
-            for together in chain.from_iterable(combinations(others, size) for size in sizes)
-        ]
+    def _satisfied(self, shape: Object, name: str) -> list[_Demand]:
+        """Return the wanted members that one under a named key may be, each with what is left to demand of it."""
+        fitting = [one for one in shape.wanted if is_key_of(self.normalizer, one, name)] if shape.wanted else []
+        return [(one, replace(one, names=ANY)) for one in sorted(fitting, key=lambda one: one.order)]
 
     def _has_room(self, shape: Array, wish: Node, fewest: int, most: int | None) -> bool:
         """Return True if that many items can satisfy a ``contains``."""
@@ -293,6 +291,34 @@ class Productivity:
         """Return the key patterns of an object."""
         wanted = (pattern for one in shape.wanted for pattern in one.found | one.absent)
         return sorted({pattern for rules in shape.maps for pattern, _ in rules.patterns}.union(wanted))
+
+
+def _satisfied_under(shape: Object, found: tuple[str, ...]) -> list[_Demand]:
+    """Return the same of a member under an undeclared key that matches exactly these patterns."""
+    fitting = [one for one in shape.wanted if one.found.issubset(found) and one.absent.isdisjoint(found)]
+    return [(one, one) for one in sorted(fitting, key=lambda one: one.order)]
+
+
+def _is_free(demand: Wanted) -> bool:
+    """True if nothing is left to demand of a member."""
+    return demand.value == ANY and demand.names == ANY
+
+
+def _ways(shape: Object, node: Node, demands: list[_Demand]) -> list[MemberWay]:
+    """Return the ways to write a member, by which of the wanted members it is."""
+    if not demands:
+        return [MemberWay(node, shape.names)]
+    free = frozenset(one for one, demand in demands if _is_free(demand))
+    others = [(one, demand) for one, demand in demands if one not in free]
+    sizes = range(min(len(others), _MAX_TOGETHER) + 1)
+    return [
+        MemberWay(
+            node.union(*(demand.value for _, demand in together)),
+            shape.names.union(*(demand.names for _, demand in together)),
+            free.union(one for one, _ in together),
+        )
+        for together in chain.from_iterable(combinations(others, size) for size in sizes)
+    ]
 
 
 def _few_values(shape: Shape) -> list[Any] | None:

@@ -1,13 +1,16 @@
 """Negations of key maps: an object must have a certain member, which is written in any place, and never a dead end."""
 
 import json
+from copy import deepcopy
 from typing import Any
 
 import jsonschema
 import pytest
 
+from constrained_k2.engines.llguidance.grammar_text import Patterns
 from constrained_k2.engines.protocol import ArgumentGrammar
 from constrained_k2.errors import SchemaTooCostly
+from constrained_k2.grammar.lark.writer import LarkWriter
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.no_instances import write_some
 from constrained_k2.schema.normalize import Normalizer
@@ -34,6 +37,10 @@ SOUND: list[Any] = [
     {"oneOf": [{"additionalProperties": {"type": kind}} for kind in ("string", "null")]},
 ]
 
+LEFT_OUT: list[Any] = [
+    {"anyOf": [{"type": "null"}, {"maxProperties": 2, "not": {"additionalProperties": {"type": "string"}}}]},
+]
+
 
 def compiled(schema: Any) -> ArgumentGrammar:
     return byte_compiler().engine("llguidance").compile(json.dumps(schema))
@@ -52,6 +59,18 @@ def test_negations_agree_with_jsonschema(schema: Any) -> None:
     for seed in range(20):
         written = walk(grammar, seed)
         assert written is None or validator.is_valid(json.loads(written)), written
+
+
+@pytest.mark.parametrize("schema", [*SOUND, *LEFT_OUT], ids=lambda schema: json.dumps(schema)[:60])
+def test_predicates_note_nothing(schema: Any) -> None:
+    normalizer, root = Normalizer(SchemaDocument(schema), Patterns().is_found), frozenset({("#", True)})
+    writer = LarkWriter(normalizer, lambda _: True)
+    writer.write(root)
+    notes, narrowings = deepcopy(normalizer.notes.found), normalizer.notes.narrowings
+    for node in list(writer.model.nodes):
+        for shape in writer.productivity.shapes(node):
+            writer.productivity.has_value(shape)
+    assert (normalizer.notes.found, normalizer.notes.narrowings) == (notes, narrowings)
 
 
 @pytest.mark.parametrize("count", [65, 70, 200])
