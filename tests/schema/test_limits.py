@@ -63,6 +63,21 @@ def test_a_minimum_counts_the_first_64_of_more_properties() -> None:
     assert [use.keyword for use in grammar(closed(100, minProperties=70)).coverage.relaxed] == ["minProperties"]
 
 
+@pytest.mark.parametrize("kind", ["integer", "number"])
+def test_up_to_64_ranges_of_one_value_are_enforced(kind: str) -> None:
+    def ranges(count: int) -> dict[str, Any]:
+        return {
+            "anyOf": [{"type": kind, "minimum": 10 * number, "maximum": 10 * number + 3} for number in range(count)]
+        }
+
+    enforced, relaxed = grammar(ranges(64)), grammar(ranges(70))
+    assert enforced.coverage.is_sound and accepts(enforced, 633) and not accepts(enforced, 634)
+    assert {use.reason for use in relaxed.coverage.relaxed} == {
+        "more than 64 ranges of numbers cost the engine too much"
+    }
+    assert accepts(relaxed, 693) and not accepts(relaxed, "a")
+
+
 def test_nested_constants_do_not_multiply() -> None:
     constant: Any = 1
     for _ in range(60):

@@ -41,7 +41,7 @@ from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import InvalidRequest, UnsupportedSchema
 from constrained_k2.formats.kimi_k3 import ARGUMENT, OPEN, SEPARATOR
 from constrained_k2.grammar.lark.custom_tool import INPUT
-from constrained_k2.grammar.lark.writer import Effort
+from constrained_k2.grammar.plan.leaves import Effort
 from constrained_k2.request.spec import EngineName
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys

@@ -22,9 +22,10 @@ from constrained_k2.grammar.lark.small import MAX_HARD, MAX_HARD_TEXT, MAX_TEXT
 from constrained_k2.grammar.lark.state_model import StateModel, state_model
 from constrained_k2.grammar.lark.terminals import NO_FORCING, alone
 from constrained_k2.grammar.lark.text_grammar import TextGrammar, text_grammar
-from constrained_k2.grammar.lark.writer import Effort, LarkWriter
+from constrained_k2.grammar.lark.writer import LarkWriter
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.translation import found_anywhere
+from constrained_k2.grammar.plan.leaves import Effort
 from constrained_k2.schema.coverage import Coverage, KeywordUse, coverage_of
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.no_instances import write_some

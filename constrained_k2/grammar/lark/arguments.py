@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from constrained_k2.formats.kimi_k3 import ARGUMENT, CLOSE, OPEN, SEPARATOR, escape
-from constrained_k2.grammar.lark.leaves import note_integers
 from constrained_k2.grammar.lark.objects import ObjectForm, object_rule
 from constrained_k2.grammar.lark.terminals import NUMBER, literal
 from constrained_k2.grammar.lark.values import LISTING, has_integer
+from constrained_k2.grammar.plan.leaves import INTEGERS
 from constrained_k2.grammar.spelling import ATTRIBUTE, RAW, Spelling
 from constrained_k2.schema.shapes import NEVER, KeyMap, Kind, Node, Object, Shape, Value, value_of
 
@@ -79,7 +79,7 @@ def arguments_rule(writer: "LarkWriter", shape: Shape, name: str) -> str:
 def _with_members(writer: "LarkWriter", value: dict[str, object]) -> Object:
     """Return the shape of one object: its members may come in any order."""
     if has_integer(value):
-        note_integers(writer, LISTING)
+        writer.note(LISTING, *INTEGERS[1:])
     nodes = {key: writer.normalizer.shapes_node((value_of(item),)) for key, item in value.items()}
     for node in nodes.values():
         writer.productivity.analyze(node)

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from constrained_k2.grammar.lark.array_states import counted_rule
-from constrained_k2.grammar.lark.leaves import note_integers
 from constrained_k2.grammar.lark.terminals import BITS, count_at_least, count_below, only_if
 from constrained_k2.grammar.lark.unique_items import compared_items
+from constrained_k2.grammar.plan.leaves import INTEGERS
 from constrained_k2.schema.shapes import Array, Number
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _of_few_values(writer: "LarkWriter", shape: Array, name: str, listed: Iterab
     """Return the body for unequal items of a small set, with one bit for each value."""
     array, writer.node = writer.node, shape.rest
     if any(isinstance(one, Number) for one in writer.productivity.shapes(shape.rest)):
-        note_integers(writer)
+        writer.note(*INTEGERS)
     values = list(dict.fromkeys(map(writer.value_text, listed)))
     writer.node = array
     if not values:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from itertools import accumulate, groupby, takewhile
 from operator import eq
 
-from constrained_k2.grammar.lark.terminals import NoExactGrammar
+from constrained_k2.grammar.plan.nodes import Wider
 from constrained_k2.schema.doubles import LARGEST_EXACT, double_from
 from constrained_k2.schema.shapes import Number
 
@@ -28,7 +28,7 @@ _SMALL = r"/-?[1-9](?:\.[0-9]{1,14})?[eE]-0?(?:[1-9][0-9]?|[12][0-9]{2})/"  # be
 _NO_INTEGER = rf"(/-?(?:0|[1-9][0-9]*)\.[0-9]*[1-9][0-9]*/ & /-?[0-9.]{{3,16}}/ | {_SMALL})"
 
 
-def number_range(shape: Number) -> str:
+def number_range(shape: Number) -> str | Wider:
     """Return a terminal's expression for the numbers of a range, whatever ``multiple`` is; empty for any number."""
     # Bounds with at most MAX_DIGITS decimals have the same numbers within them.
     low = None if shape.low is None else Fraction(math.ceil(shape.low * 10**MAX_DIGITS), 10**MAX_DIGITS)
@@ -36,7 +36,7 @@ def number_range(shape: Number) -> str:
     if (low or 0) > _LARGEST or (high or 0) < -_LARGEST or (low is not None and high is not None and low > high):
         reason = f"numbers have at most {MAX_DIGITS} digits before and after the point"
         keywords = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-        raise NoExactGrammar(reason, keywords, replace(shape, low=None, high=None))
+        return Wider(replace(shape, low=None, high=None), keywords, reason)
     if shape.integer:
         is_bounded = low is not None or high is not None
         zero = "-0|" if is_bounded and (low or 0) <= 0 <= (high or 0) else ""

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from constrained_k2.grammar.lark.leaves import is_endless, is_text
 from constrained_k2.grammar.lark.open_keys import ends_freely
 from constrained_k2.grammar.lark.terminals import NoExactGrammar
+from constrained_k2.grammar.plan.leaves import is_endless, is_text
 from constrained_k2.schema.shapes import Array, Number, Object, Shape, String, Value
 
 if TYPE_CHECKING:

@@ -6,34 +6,43 @@ wider, and the keywords that this relaxes are noted.
 {"type": "array", "items": {"type": "boolean"}}     n0: "[" ws (n1 ws ("," ws n1 ws)*)? "]"     n1: "true" | "false"
 """
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 from weakref import proxy
 
 from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.grammar.lark.arguments import ANY_RULES, XTML_PREAMBLE, arguments_rule
 from constrained_k2.grammar.lark.arrays import array_rule
-from constrained_k2.grammar.lark.leaves import (
-    INTEGER,
-    is_endless,
-    is_long,
-    is_text,
-    joined_strings,
-    leaf_has_value,
-    listed_strings,
-    note_integers,
-    number_rule,
-    raw_string_rule,
-    string_expression,
-    string_rule,
-)
+from constrained_k2.grammar.lark.leaves import joined_strings, listed_strings, number_body, string_body
 from constrained_k2.grammar.lark.model import GrammarModel
 from constrained_k2.grammar.lark.objects import object_rule
 from constrained_k2.grammar.lark.small import is_usual
-from constrained_k2.grammar.lark.terminals import NO_FORCING, NUMBER, SIGN_APART, NoExactGrammar, one_of, preamble
+from constrained_k2.grammar.lark.terminals import (
+    NO_FORCING,
+    NUMBER,
+    SIGN_APART,
+    NoExactGrammar,
+    literal,
+    one_of,
+    preamble,
+)
 from constrained_k2.grammar.lark.values import LISTING, has_integer, value_text
+from constrained_k2.grammar.plan.leaves import (
+    INTEGER,
+    INTEGERS,
+    CanBegin,
+    Effort,
+    NumbersSoFar,
+    is_endless,
+    is_long,
+    is_text,
+    leaf_has_value,
+    plan_number,
+    plan_string,
+    string_expression,
+)
+from constrained_k2.grammar.plan.nodes import NumberPlan, StringPlan, Wider
 from constrained_k2.grammar.productivity import Productivity, constants
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
 from constrained_k2.schema.budget import objects_in
@@ -56,9 +65,6 @@ from constrained_k2.schema.shapes import (
     meet,
 )
 from constrained_k2.schema.undeclared_keys import REASON, UndeclaredKeys
-
-Effort = Literal["exact", "narrow", "relaxed"]
-"""The cost of a grammar for its engine: ``narrow`` shortens strings with patterns, ``relaxed`` drops the patterns."""
 
 _CONTAINERS = (Array, Object)
 _ANY_STRING = (String(),)
@@ -87,13 +93,12 @@ class LarkWriter:
             undeclared_keys,
         )
         self.model = GrammarModel()
-        self.ranges: Counter[Node] = Counter()  # of numbers, as alternatives
         # LLGuidance (1.7.6) has no negative multiples: their sign is a terminal of its own. Its lexer goes on with the
         # longer of two terminals and never returns, so all numbers of the grammar are written so.
         self.signs_apart = any("multipleOf" in part for _, part in objects_in(normalizer.document.root))
         self.any_number = SIGN_APART if self.signs_apart else NUMBER
-        self.multiples: dict[Node, int] = {}  # what the multiples of a node have in common, without decimal points
         self.strings: dict[str, None] = {}  # those of the node that is being written, which become one terminal
+        self._numbers = NumbersSoFar()  # those of that node
         self._names: dict[Node, str] = {}
         self.rules: list[str] = []  # helper rules of objects and arrays
         self._terminals: dict[str, str] = {}
@@ -102,7 +107,7 @@ class LarkWriter:
         self._alternatives = 0  # of the arguments' values
         self.member_count = 0  # alternatives of the rules of members, in all objects
         self.effort: Effort = "exact"
-        self.can_begin: Callable[..., bool] = lambda expression, opening, *, is_long: True  # noqa: ARG005
+        self.can_begin: CanBegin = lambda expression, opening, *, is_long: True  # noqa: ARG005
         self.has_long_texts = False  # True if a string may force a long text
         self._waiting: list[Node] = []
         self.node: Node = ANY  # the node being written
@@ -171,14 +176,14 @@ class LarkWriter:
         shapes = list(filter(self.productivity.has_value, self.productivity.shapes(node)))
         listed = listed_strings(shapes, RAW if node in self._raw else JSON)
         self._simple.update(listed)
-        around, self.strings = self.strings, dict.fromkeys(listed)
+        around, self.strings, self._numbers = (self.strings, self._numbers), dict.fromkeys(listed), NumbersSoFar()
         ways = []
         for number, shape in enumerate(shapes):
             if listed and is_text(shape):
                 self.model.nodes[node].shapes.append(shape)
             else:
                 ways.append(self._body(node, shape, f"{name}_{number}"))
-        strings, self.strings = self.strings, around
+        strings, (self.strings, self._numbers) = self.strings, around
         return " | ".join([*dict.fromkeys(filter(None, ways)), *joined_strings(self, node, strings)])
 
     def argument_rules(self, node: Node) -> list[tuple[Kind, str]]:
@@ -215,7 +220,7 @@ class LarkWriter:
         """Return the grammar of one value."""
         is_listed = has_integer(value) and "#" not in self.normalizer.occurrences(self.node, LISTING)
         if is_listed:  # itself, not as part of a listed object or array
-            note_integers(self, LISTING)
+            self.note(LISTING, *INTEGERS[1:])
         return value_text(value, self.choice, signs_apart=self.signs_apart)
 
     def terminal(self, expression: str) -> str:
@@ -228,6 +233,8 @@ class LarkWriter:
             if self.effort == "relaxed" and self.productivity.patterns(shape):
                 raise NoExactGrammar("the patterns cost the engine too much", (), shape)  # noqa: TRY301
             expression = self._spelled_keys(shape, found, form)
+            if isinstance(expression, Wider):
+                raise NoExactGrammar(expression.reason, (), shape)  # noqa: TRY301
         except NoExactGrammar as error:
             names = self.productivity.named_keys(shape)
             named = tuple((name, self.normalizer.value_node(shape, name)) for name in names)
@@ -240,12 +247,9 @@ class LarkWriter:
 
     def has_extra_key(self, shape: Object, found: tuple[str, ...]) -> bool:
         """Return True if a shape allows keys that it does not name and that match exactly these patterns."""
-        try:
-            return bool(self._spelled_keys(shape, found))
-        except NoExactGrammar:
-            return True
+        return bool(self._spelled_keys(shape, found))
 
-    def _spelled_keys(self, shape: Object, found: tuple[str, ...], form: Spelling = JSON) -> str:
+    def _spelled_keys(self, shape: Object, found: tuple[str, ...], form: Spelling = JSON) -> str | Wider:
         """Return an expression of those keys; empty if there are none."""
         patterns, names = self.productivity.patterns(shape), self.productivity.named_keys(shape)
         absent = frozenset(patterns).difference(found)
@@ -254,7 +258,12 @@ class LarkWriter:
         met = [meet(keys, name) for name in allowed if isinstance(name, String)]
         strings = [way for way in met if isinstance(way, String)]
         self.has_long_texts |= any(map(is_long, strings))
-        ways, matches = [string_expression(way, form) for way in strings], self.normalizer.matches
+        ways, matches = list[str](), self.normalizer.matches
+        for way in strings:
+            expression = string_expression(way, form)
+            if isinstance(expression, Wider):
+                return expression
+            ways.append(expression)
         values = [way.value for way in allowed if isinstance(way, Value)]
         texts = [value for value in values if isinstance(value, str) and value not in names]
         listed = [text for text in texts if tuple(pattern for pattern in patterns if matches(pattern, text)) == found]
@@ -294,14 +303,24 @@ class LarkWriter:
     def _shape(self, shape: Shape, name: str) -> str:
         if self.node == self.model.arguments:
             return arguments_rule(self, shape, name)
-        if isinstance(shape, Number):
-            return number_rule(self, shape)
-        if self.node in self._raw and isinstance(shape, String | Value):
-            return raw_string_rule(self, shape)
-        if isinstance(shape, String):
-            return string_rule(self, shape)
+        form = RAW if self.node in self._raw else JSON
+        if isinstance(shape, String | Number):
+            return self._leaf_body(shape, form)
+        if form is RAW and isinstance(shape, Value):
+            return literal(shape.value)
         if isinstance(shape, Array):
             return array_rule(self, shape, name)
         if isinstance(shape, Object):
             return object_rule(self, shape, name)
         return " | ".join(map(self.value_text, constants(shape)))
+
+    def _leaf_body(self, shape: String | Number, form: Spelling) -> str:
+        if isinstance(shape, String):
+            plan: StringPlan | NumberPlan | Wider = plan_string(shape, form, self.effort, self.can_begin)
+        else:
+            plan = plan_number(shape, self._numbers)
+        if isinstance(plan, Wider):
+            raise NoExactGrammar(plan.reason, plan.keywords, plan.shape)
+        for note in plan.notes:
+            self.note(*note)
+        return number_body(self, plan) if isinstance(plan, NumberPlan) else string_body(self, plan, form)
