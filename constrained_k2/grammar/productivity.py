@@ -294,7 +294,7 @@ class Productivity:
 
 
 def _satisfied_under(shape: Object, found: tuple[str, ...]) -> list[_Demand]:
-    """Return the same of a member under an undeclared key that matches exactly these patterns."""
+    """As :meth:`Productivity._satisfied`, for a member under an undeclared key that matches exactly these patterns."""
     fitting = [one for one in shape.wanted if one.found.issubset(found) and one.absent.isdisjoint(found)]
     return [(one, one) for one in sorted(fitting, key=lambda one: one.order)]
 

@@ -52,7 +52,7 @@ class SwitchInterval:
 
 
 switch_interval = SwitchInterval()
-"""That of this process."""
+"""The switch interval of this process."""
 
 
 def run_interruptibly(work: Callable[..., T], *arguments: Any) -> T:

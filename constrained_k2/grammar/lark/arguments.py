@@ -79,7 +79,7 @@ def arguments_rule(writer: "LarkWriter", shape: Shape, name: str) -> str:
 def _with_members(writer: "LarkWriter", value: dict[str, object]) -> Object:
     """Return the shape of one object: its members may come in any order."""
     if has_integer(value):
-        writer.note(LISTING, *INTEGERS[1:])
+        writer.note(*INTEGERS._replace(keywords=LISTING))
     nodes = {key: writer.normalizer.shapes_node((value_of(item),)) for key, item in value.items()}
     for node in nodes.values():
         writer.productivity.analyze(node)

@@ -140,7 +140,7 @@ def object_rule(writer: "LarkWriter", shape: Object, name: str, form: ObjectForm
         + "\n  | ".join(f"{way} {name}_r::{after}" for way, after in members),
         f"{name}_r::_: {ends}{form.comma}{name}_kv::_{only_if(more)}",
     ]
-    writer.member_count += len(members)
+    writer.member_count += len(leading) + len(members)
     if not leading:
         return f"{form.opening}{name}_f::0x0"
     first = [f"{form.head}{way} {form.comma}" for key in leading for way in form.members(writer, key, values[key])]

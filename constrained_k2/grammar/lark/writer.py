@@ -98,7 +98,7 @@ class LarkWriter:
         self.signs_apart = any("multipleOf" in part for _, part in objects_in(normalizer.document.root))
         self.any_number = SIGN_APART if self.signs_apart else NUMBER
         self.strings: dict[str, None] = {}  # those of the node that is being written, which become one terminal
-        self._numbers = NumbersSoFar()  # those of that node
+        self._numbers = NumbersSoFar()  # counts of the node that is being written
         self._names: dict[Node, str] = {}
         self.rules: list[str] = []  # helper rules of objects and arrays
         self._terminals: dict[str, str] = {}
@@ -220,7 +220,7 @@ class LarkWriter:
         """Return the grammar of one value."""
         is_listed = has_integer(value) and "#" not in self.normalizer.occurrences(self.node, LISTING)
         if is_listed:  # itself, not as part of a listed object or array
-            self.note(LISTING, *INTEGERS[1:])
+            self.note(*INTEGERS._replace(keywords=LISTING))
         return value_text(value, self.choice, signs_apart=self.signs_apart)
 
     def terminal(self, expression: str) -> str:

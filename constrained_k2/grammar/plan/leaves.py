@@ -1,6 +1,6 @@
 """Plans strings and numbers: the expression of a terminal, or a wider shape.
 
-{"type": "string", "pattern": "^a"}     /"a(?:CHARACTER)*"/, where a character may be an escape
+{"type": "string", "pattern": "^a"}     /"a(?:CHARACTER)*"/; CHARACTER also matches an escape
 {"type": "integer", "minimum": 3}       /(?:[3-9]|[1-9][0-9]{1,39})/
 """
 
@@ -33,7 +33,7 @@ _NUMBER_ONCE = rf"/0|-?{_DIGITS}|-?(?:0|{_DIGITS})\.[0-9]{{0,{MAX_DIGITS - 1}}}[
 _LARGEST_MULTIPLE = 10_000  # counted in its last decimal: LLGuidance has a state for each remainder
 _MOST_TOGETHER, _MOST_RANGES = 1000, 64  # a step with 300 ranges takes 40 ms
 _LONGEST_TERMINAL = 1 << 14  # characters of the longest string of one terminal
-_EASY_LENGTH = 256  # of a string with a pattern, where its lexer fails
+_EASY_LENGTH = 256  # max characters of a string with a pattern in a fallback grammar
 _LONG = 512  # characters: LLGuidance tokenizes a forced text of this length in 1 ms, at each token
 
 
