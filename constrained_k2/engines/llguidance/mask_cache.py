@@ -91,8 +91,7 @@ class LazyDfa:
             state.is_direct = False
             if self._residuals is not None and self._direct is not None and state.position is not None:
                 residual = self._residuals.of(state.position)
-                row = None if residual is None else self._direct.allowed(residual)
-                self.cache.evict_over_budget(self)  # which may drop this state: it keeps what is set below
+                row = None if residual is None else self._direct.allowed(residual)  # may drop this state from the cache
                 if row is self._direct.empty:  # never believed: LLGuidance computes it again
                     self.cache.note_empty_mask(self.digests)
                 elif row is not None:
@@ -117,7 +116,7 @@ class LazyDfa:
             state.rows_after = {previous: row}
         elif len(state.rows_after) < _MAX_STEPS:
             state.rows_after[previous] = row
-        self.cache.evict_over_budget(self)
+        self.cache.evict_over_budget()
 
     def clear(self) -> None:
         """Drop the states; calls that are in a dropped state continue from it."""
@@ -181,7 +180,9 @@ class MaskCache:
         """Return what computes masks without LLGuidance."""
         with self._making:
             if self._direct_masks is None:
-                self._direct_masks = DirectMasks(self._vocabulary, self._budget // 2, self.intern, self._tokenizer)
+                self._direct_masks = DirectMasks(
+                    self._vocabulary, self._budget // 2, self.intern, self.evict_over_budget, self._tokenizer
+                )
         return self._direct_masks
 
     def is_read(self, expression: str) -> bool:
@@ -232,7 +233,7 @@ class MaskCache:
             if dfa.is_unpaid:
                 dfa.paid_states += _PAID_AT_ONCE
                 self._charged += _PAID_AT_ONCE * _STATE_BYTES
-        self.evict_over_budget(dfa)
+        self.evict_over_budget()
 
     def repay(self, dfa: LazyDfa) -> None:
         """Take back what was charged for a grammar's states."""
@@ -271,13 +272,10 @@ class MaskCache:
         if self._direct_masks is not None:
             self._direct_masks.clear()
 
-    def evict_over_budget(self, latest: LazyDfa) -> None:
-        """Evict grammars' states until the rest is within the budget; ``latest`` is the last one to go."""
-        while self.spent > self._budget:
-            dfa = self._oldest() or latest
-            self._evict(dfa)
-            if dfa is latest:
-                break
+    def evict_over_budget(self) -> None:
+        """Evict grammars' states, the least recently used first, until the rest is within the budget."""
+        while self.spent > self._budget and (oldest := self._oldest()) is not None:
+            self._evict(oldest)
 
     def _oldest(self) -> LazyDfa | None:
         with self._lock:

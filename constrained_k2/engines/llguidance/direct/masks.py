@@ -33,6 +33,7 @@ class DirectMasks:
         vocabulary: The vocabulary.
         budget: Bytes of residuals and their masks, at most.
         intern: Returns the one copy of a mask.
+        on_growth: Called after ``spent`` has grown.
         tokenizer: LLGuidance's tokenizer of the vocabulary.
     """
 
@@ -41,6 +42,7 @@ class DirectMasks:
         vocabulary: Vocabulary,
         budget: int,
         intern: Callable[[Row], Row],
+        on_growth: Callable[[], None],
         tokenizer: llguidance.LLTokenizer,
     ) -> None:
         self._trie = TokenTrie(vocabulary)
@@ -48,6 +50,7 @@ class DirectMasks:
         self._values = Values(self._trie)
         self._stop_id = vocabulary.format.engine_stop
         self._intern = intern
+        self._on_growth = on_growth
         self._tokenize = tokenizer.tokenize_bytes
         # A mask that is used moves to the new ones; when these take half of the budget, they become the old ones. So a
         # look-up needs one hash of a residual, and the masks that were not used for longest are dropped. The value is
@@ -109,6 +112,7 @@ class DirectMasks:
                 self._new, self._new_bytes = {}, 0
             self._new[key] = row
             self._new_bytes += size
+        self._on_growth()
         return row
 
     def clear(self) -> None:
