@@ -23,6 +23,7 @@ from constrained_k2.schema.shapes import (
     String,
     Value,
     Wanted,
+    constants,
 )
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys, requires_undeclared, with_declared_keys
 
@@ -40,7 +41,8 @@ class Productivity:
 
     normalizer: Normalizer
     leaf_has_value: Callable[[String | Number], bool]
-    has_extra_key: Callable[[Object, tuple[str, ...]], bool]  # one that matches exactly these patterns
+    # Whether an object may have a key that matches exactly these patterns, besides these keys that it names.
+    has_extra_key: Callable[[Object, tuple[str, ...], list[str]], bool]
     undeclared_keys: UndeclaredKeys = "allow"
     _productive: set[Node] = field(default_factory=set)
     _narrowed: dict[Node, Shapes] = field(default_factory=dict)  # without undeclared keys, where that changes a node
@@ -157,7 +159,8 @@ class Productivity:
             if not shape.required.issubset(possible) or self._wanted(shape, possible) != "written":
                 return False
             return shape.fewest <= len(possible) or any(
-                self.is_productive(node) and self.has_extra_key(shape, found) for found, node in self.extra_nodes(shape)
+                self.is_productive(node) and self._has_extra_key(shape, found)
+                for found, node in self.extra_nodes(shape)
             )
         if isinstance(shape, String | Number):
             return self.leaf_has_value(shape)
@@ -174,16 +177,19 @@ class Productivity:
         certain, choices = set[Wanted](), set[Wanted]()
         for found, node in self.extra_nodes(shape):
             for way in self.extra_ways(shape, found, node):
-                if self.is_productive(way.node) and self.has_extra_key(replace(shape, names=way.names), found):
+                if self.is_productive(way.node) and self._has_extra_key(replace(shape, names=way.names), found):
                     certain |= way.satisfied
         for name in possible:
             for way in self.named_ways(shape, name):
                 choices |= way.satisfied if self.is_productive(way.node) else set()
-        if not shape.wanted <= certain | choices and len(self.patterns(shape)) <= MAX_COMBINED_PATTERNS:
+        if not shape.wanted <= certain | choices and len(patterns_of_keys(shape)) <= MAX_COMBINED_PATTERNS:
             return "impossible"
         by_value = [one for one in shape.wanted if one.value != ANY]
         writable = shape.wanted <= certain | choices and len(by_value) <= 1 and certain.issuperset(by_value)
         return "written" if writable and shape.most is None else "left out"
+
+    def _has_extra_key(self, shape: Object, found: tuple[str, ...]) -> bool:
+        return self.has_extra_key(shape, found, self.named_keys(shape))
 
     def _note_left_out(self, shape: Object) -> None:
         """Note what is never written of an object that must have certain members, once for each node."""
@@ -243,7 +249,7 @@ class Productivity:
 
     def _listed_keys(self, shape: Object) -> list[str]:
         """Return the keys that a pattern or ``propertyNames`` lists, if they are few."""
-        patterns = self.patterns(shape)
+        patterns = patterns_of_keys(shape)
         names = () if shape.names == ANY else self.normalizer.shapes(shape.names)
         if shape.wanted or not (patterns or names):
             return []
@@ -265,7 +271,7 @@ class Productivity:
 
     def extra_nodes(self, shape: Object) -> Iterable[tuple[tuple[str, ...], Node]]:
         """Yield the value nodes of undeclared keys, one for each set of patterns that a key may match together."""
-        patterns = self.patterns(shape)
+        patterns = patterns_of_keys(shape)
         sets: Iterable[tuple[str, ...]] = [(), *((pattern,) for pattern in patterns)]
         if len(patterns) <= MAX_COMBINED_PATTERNS:
             sets = (tuple(compress(patterns, way)) for way in product((False, True), repeat=len(patterns)))
@@ -286,11 +292,11 @@ class Productivity:
             values += found
         return values
 
-    @staticmethod
-    def patterns(shape: Object) -> list[str]:
-        """Return the key patterns of an object."""
-        wanted = (pattern for one in shape.wanted for pattern in one.found | one.absent)
-        return sorted({pattern for rules in shape.maps for pattern, _ in rules.patterns}.union(wanted))
+
+def patterns_of_keys(shape: Object) -> list[str]:
+    """Return the key patterns of an object."""
+    wanted = (pattern for one in shape.wanted for pattern in one.found | one.absent)
+    return sorted({pattern for rules in shape.maps for pattern, _ in rules.patterns}.union(wanted))
 
 
 def _satisfied_under(shape: Object, found: tuple[str, ...]) -> list[_Demand]:
@@ -331,10 +337,3 @@ def _few_values(shape: Shape) -> list[Any] | None:
         texts = matching_texts(pattern, MAX_LISTED_KEYS)
         return None if texts is None else sorted(texts)
     return None
-
-
-def constants(shape: Value | Null | Boolean) -> list[Any]:
-    """Return the values of a shape that has finitely many."""
-    if isinstance(shape, Value):
-        return [shape.value]
-    return [None] if isinstance(shape, Null) else sorted(shape.values)

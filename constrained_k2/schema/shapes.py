@@ -204,6 +204,13 @@ def kind_of_shape(shape: Shape) -> Kind:
     return shape.value_kind if isinstance(shape, Value) else shape.kind
 
 
+def constants(shape: Value | Null | Boolean) -> list[Any]:
+    """Return the values of a shape that has finitely many."""
+    if isinstance(shape, Value):
+        return [shape.value]
+    return [None] if isinstance(shape, Null) else sorted(shape.values)
+
+
 def is_number(value: Any) -> TypeGuard[int | float]:
     """True for a finite number, also for an integer beyond the range of doubles."""
     return type(value) is int or (type(value) is float and math.isfinite(value))

@@ -114,7 +114,7 @@ def test_schemas_of_one_text_whose_items_are_compared_share_no_masks(engine: LLG
         return engine.compile(json.dumps({"type": "object", "properties": {"a": items}}))
 
     unique, free = compiled(is_unique=True), compiled(is_unique=False)
-    assert unique.states_by != free.states_by
+    assert unique.plan != free.plan
     assert unique.dfa is not free.dfa
 
 

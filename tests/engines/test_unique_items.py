@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 
 from constrained_k2 import UnsupportedSchema, Vocabulary
+from constrained_k2.engines.llguidance.direct.rules import direct_model
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.formats.kimi_k3 import CLOSE, KIMI_K3, OPEN, SEPARATOR
@@ -139,8 +140,9 @@ def test_strings_that_may_go_on_are_not_taken_for_one_terminal(engine: LLGuidanc
     """Beside two joined terminals, which both exclude it, ``xyz`` is long enough: no rule has one terminal for all."""
     others = [STRING | {"not": {"enum": [each, "xyz"]}} for each in ("abc", "bcd")]
     grammar = engine.compile(json.dumps(schema_of({"anyOf": [STRING | {"minLength": 2}, *others]}, {})))
-    _, rules, *_ = grammar.states_by
-    assert rules is not None and not any(rule.string for rule in rules if rule is not None)
+    assert grammar.plan is not None
+    rules = direct_model(grammar.plan)
+    assert not any(rule.string for rule in rules if rule is not None)
 
 
 def test_more_strings_than_there_are_cannot_be_demanded(engine: LLGuidanceEngine) -> None:

@@ -10,7 +10,8 @@ import pytest
 from constrained_k2.engines.llguidance.grammar_text import Patterns
 from constrained_k2.engines.protocol import ArgumentGrammar
 from constrained_k2.errors import SchemaTooCostly
-from constrained_k2.grammar.lark.writer import LarkWriter
+from constrained_k2.grammar.plan.planner import plan_schema
+from constrained_k2.grammar.plan.planning import Planning
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.no_instances import write_some
 from constrained_k2.schema.normalize import Normalizer
@@ -64,12 +65,12 @@ def test_negations_agree_with_jsonschema(schema: Any) -> None:
 @pytest.mark.parametrize("schema", [*SOUND, *LEFT_OUT], ids=lambda schema: json.dumps(schema)[:60])
 def test_predicates_note_nothing(schema: Any) -> None:
     normalizer, root = Normalizer(SchemaDocument(schema), Patterns().is_found), frozenset({("#", True)})
-    writer = LarkWriter(normalizer, lambda _: True)
-    writer.write(root)
+    planning = Planning(normalizer, lambda _: True, lambda *_, **__: True, "allow", "exact")
+    plan_schema(planning, root)
     notes, narrowings = deepcopy(normalizer.notes.found), normalizer.notes.narrowings
-    for node in list(writer.model.nodes):
-        for shape in writer.productivity.shapes(node):
-            writer.productivity.has_value(shape)
+    for node in planning.sources:
+        for shape in planning.productivity.shapes(node):
+            planning.productivity.has_value(shape)
     assert (normalizer.notes.found, normalizer.notes.narrowings) == (notes, narrowings)
 
 

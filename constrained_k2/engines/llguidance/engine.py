@@ -205,20 +205,18 @@ class LLGuidanceGrammar:
         twin: "LLGuidanceGrammar | None" = None,
     ) -> None:
         self.mask_threads = mask_threads
-        # What the states of a text depend on.
-        self.states_by = (source.model, source.direct, source.places, source.has_open_keys)
+        plan = self.plan = source.plan
         self.dfa: LazyDfa | None = None  # shared by its matchers
-        if twin is not None and twin.states_by == self.states_by:
-            self.dfa = twin.dfa
-        elif source.model is not None:
-            self.dfa = cache.dfa(source.model, source.direct)
+        if source.model is not None:
+            shared = None if twin is None or twin.plan != plan else twin.dfa
+            self.dfa = shared or cache.dfa(source.model, source.direct)
         self.token_classes = cache.classes
         self.any_tokenization = source.any_tokenization
         self.text_grammar = source.text_grammar
         self._is_xml = source.encoding == "xtml"
         self._source = source
         self.effort: Effort = source.effort
-        self._limits = CLIENT_LIMITS if source.is_clients else LIMITS if source.effort == "exact" else EASED_LIMITS
+        self._limits = CLIENT_LIMITS if plan is None else LIMITS if source.effort == "exact" else EASED_LIMITS
         self._coverage: Coverage | None = None  # None for that of its source
         # The fallback grammars.
         self.make_narrow: Callable[[], LLGuidanceGrammar | None] | None = None
@@ -226,8 +224,11 @@ class LLGuidanceGrammar:
         self._narrow: LLGuidanceGrammar | None = None
         self._has_failed = False
         self.token = cache.token
-        self._places = NO_PLACES if source.places is None else ItemPlaces(source.places, is_xml=self._is_xml)
-        self._written_tokens = cache.written_tokens() if source.has_open_keys or source.places is not None else None
+        self._places = NO_PLACES
+        if plan is not None and plan.places:
+            self._places = ItemPlaces(plan.places, plan.root, is_xml=self._is_xml)
+        is_compared = plan is not None and (plan.has_open_keys or bool(plan.places))
+        self._written_tokens = cache.written_tokens() if is_compared else None
         self._tokenizer = tokenizer
         self._reading = threading.Lock()
         # A simple grammar is read when a mask needs LLGuidance.

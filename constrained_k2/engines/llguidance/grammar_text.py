@@ -11,29 +11,32 @@ import llguidance
 from llguidance._lib import regex_to_lark
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
+from constrained_k2.engines.llguidance.direct.rules import DirectModel, direct_model
 from constrained_k2.engines.llguidance.lexer_cost import LIMITS, MAX_GRAMMAR_SIZE, lexer_bytes
 from constrained_k2.engines.llguidance.refusal import Refused, grammar_of, has_no_text
+from constrained_k2.engines.llguidance.simple import is_simple
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.grammar.lark.custom_tool import custom_tool_text
-from constrained_k2.grammar.lark.direct_model import DirectModel, direct_model
-from constrained_k2.grammar.lark.places import Places, places_of
-from constrained_k2.grammar.lark.small import MAX_HARD, MAX_HARD_TEXT, MAX_TEXT
-from constrained_k2.grammar.lark.state_model import StateModel, state_model
+from constrained_k2.grammar.lark.printer import print_plan
 from constrained_k2.grammar.lark.terminals import NO_FORCING, alone
 from constrained_k2.grammar.lark.text_grammar import TextGrammar, text_grammar
-from constrained_k2.grammar.lark.writer import LarkWriter
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.translation import found_anywhere
 from constrained_k2.grammar.plan.leaves import Effort
+from constrained_k2.grammar.plan.nodes import Plan
+from constrained_k2.grammar.plan.planner import plan_schema
+from constrained_k2.grammar.plan.planning import Planning
+from constrained_k2.grammar.state_model import StateModel, state_model
 from constrained_k2.schema.coverage import Coverage, KeywordUse, coverage_of
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.no_instances import write_some
 from constrained_k2.schema.normalize import Normalizer
-from constrained_k2.schema.shapes import String
+from constrained_k2.schema.shapes import Node
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 from constrained_k2.threads.interruptible import check_deadline
 
+_ROOT: Node = frozenset({("#", True)})
 _MAX_PATTERNS = 256
 _PATTERN_BYTES, _BYTES_PER_CHARACTER = 16 << 20, 1000  # of all their lexers, and of a new state at most
 _PROBED_TOKENS = 4
@@ -51,13 +54,11 @@ class GrammarText:
 
     text: str  # Lark, or JSON around it
     coverage: Coverage
-    model: StateModel | None  # None if its states are not cached
+    plan: Plan | None = None  # None if a client wrote it
+    model: StateModel | None = None  # None if its states are not cached
     encoding: ArgumentEncoding = "json"
     has_long_texts: bool = False  # True if LLGuidance might force text of unlimited length
-    is_clients: bool = False  # True if a client wrote it
     effort: Effort = "exact"
-    places: Places | None = None  # of the arrays whose items a matcher compares
-    has_open_keys: bool = False  # True if the grammar itself would let an object have a key twice
     direct: DirectModel | None = None  # of JSON, for masks without LLGuidance
     text_grammar: TextGrammar | None = None  # the rules of a client's grammar, to complete its text
     is_simple: bool = False  # True if LLGuidance reads it for certain, and no mask of it takes it to a limit
@@ -78,44 +79,24 @@ def our_text(
     """Write our own grammar of a decoded schema."""
 
     def write(normalizer: Normalizer) -> GrammarText:
-        writer, root = LarkWriter(normalizer, patterns.has_match, undeclared_keys), frozenset({("#", True)})
-        writer.effort, writer.can_begin = effort, patterns.can_begin
-        lark = writer.write_arguments(root) if encoding == "xtml" else writer.write(root)
-        if encoding == "json" and writer.member_count > _MAX_MEMBERS:
-            raise Refused(f"grammar size (number of symbols) too big: {writer.member_count} members", "size")
-        if writer.has_long_texts and encoding == "json":
-            lark = f"{NO_FORCING}\n{lark}"
-        text = grammar_of(lark)
-        places = places_of(writer)
-        coverage = coverage_of(normalizer.document, "llguidance", normalizer.notes.found)
-        is_long = writer.has_long_texts
+        planning = Planning(normalizer, patterns.has_match, patterns.can_begin, undeclared_keys, effort)
+        plan = plan_schema(planning, _ROOT, is_xtml=encoding == "xtml")
+        if encoding == "json" and plan.member_count > _MAX_MEMBERS:
+            raise Refused(f"grammar size (number of symbols) too big: {plan.member_count} members", "size")
+        lark = print_plan(plan)
         return GrammarText(
-            text,
-            coverage,
-            state_model(writer.model),
+            grammar_of(lark),
+            coverage_of(normalizer.document, "llguidance", normalizer.notes.found),
+            plan,
+            state_model(plan),
             encoding,
-            has_long_texts=is_long,
+            has_long_texts=plan.has_long_texts,
             effort=effort,
-            places=places,
-            has_open_keys=writer.model.has_open_keys,
-            direct=None if encoding == "xtml" or is_long else direct_model(writer.model),
-            is_simple=encoding == "json" and not is_long and _is_simple(writer, lark, patterns),
+            direct=None if plan.is_xtml or plan.has_long_texts else direct_model(plan),
+            is_simple=is_simple(plan, lark, patterns.is_read),
         )
 
     return write_some(SchemaDocument(document), patterns.is_found, write)
-
-
-def _is_simple(writer: LarkWriter, lark: str, patterns: "Patterns") -> bool:
-    """Return True for a small grammar whose other terminals LLGuidance reads, each by itself."""
-    model, hard = writer.model, writer.hard_terminals
-    size = sum(map(len, hard))
-    if model.has_builtin or len(lark) - size > MAX_TEXT:
-        return False
-    if len(hard) > MAX_HARD or size > MAX_HARD_TEXT:  # then no mask uses one by itself
-        return False
-    strings = {expression for shape, expression in model.terminals.items() if isinstance(shape, String)}
-    strings |= {written.strings for written in model.nodes.values()}
-    return hard <= strings and all(map(patterns.is_read, hard))
 
 
 def any_text(patterns: "Patterns", encoding: ArgumentEncoding, *, is_object: bool) -> GrammarText:
@@ -149,7 +130,7 @@ def input_text(kind: Literal["regex", "lark"], text: str, encoding: ArgumentEnco
 
 
 def _clients(lark: str, encoding: ArgumentEncoding) -> GrammarText:
-    return GrammarText(grammar_of(lark), Coverage("llguidance"), None, encoding, has_long_texts=True, is_clients=True)
+    return GrammarText(grammar_of(lark), Coverage("llguidance"), encoding=encoding, has_long_texts=True)
 
 
 def _lark(text: str) -> str:

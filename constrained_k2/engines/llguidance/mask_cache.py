@@ -20,14 +20,14 @@ import numpy.typing as npt
 from constrained_k2.engines.llguidance.dfa_state import DfaState
 from constrained_k2.engines.llguidance.direct.masks import DirectMasks
 from constrained_k2.engines.llguidance.direct.residual import Residuals
+from constrained_k2.engines.llguidance.direct.rules import DirectModel, ValueRule
 from constrained_k2.engines.llguidance.direct.values import Terminal
 from constrained_k2.engines.llguidance.position import MARKER, Position, class_of
 from constrained_k2.engines.llguidance.position_tracker import PositionTracker
 from constrained_k2.engines.llguidance.written.tokens import WrittenTokens
 from constrained_k2.engines.llguidance.xtml_position import XtmlTracker
-from constrained_k2.grammar.lark.direct_model import DirectModel, ValueRule
-from constrained_k2.grammar.lark.state_model import StateModel
 from constrained_k2.grammar.patterns.string_states import KnownStrings
+from constrained_k2.grammar.state_model import StateModel
 from constrained_k2.schema.shapes import Shape
 from constrained_k2.vocabulary.bitmask import words_per_row
 from constrained_k2.vocabulary.vocabulary import Vocabulary

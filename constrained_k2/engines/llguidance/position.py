@@ -1,6 +1,6 @@
 """Hashable parse positions: prefixes with equal positions have the same continuations.
 
-A position is what the grammar's state model (:mod:`~constrained_k2.grammar.lark.state_model`) records of the open
+A position is what the grammar's state model (:mod:`~constrained_k2.grammar.state_model`) records of the open
 objects and arrays, and the text since the last structural character (a brace, bracket, comma, colon, the end of a
 string). Inside an ambiguous value all of its text is preserved.
 """

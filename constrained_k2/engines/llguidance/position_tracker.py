@@ -8,9 +8,9 @@ import json
 import re
 
 from constrained_k2.engines.llguidance.position import MAX_TEXT, UNESCAPED, Expect, Open, Position
-from constrained_k2.grammar.lark.state_model import AMBIGUOUS, ArrayModel, NodeModel, ObjectModel, StateModel
 from constrained_k2.grammar.patterns.string_states import KnownStrings, StringState
 from constrained_k2.grammar.spelling import CHARACTER
+from constrained_k2.grammar.state_model import AMBIGUOUS, ArrayModel, NodeModel, ObjectModel, StateModel
 from constrained_k2.schema.shapes import Shape
 
 _MAX_DEPTH = 24  # deeper positions are not tracked: they would grow with every bracket

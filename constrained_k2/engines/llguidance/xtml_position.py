@@ -9,8 +9,8 @@ from constrained_k2.engines.llguidance.position import MARKER, Expect, Open, Pos
 from constrained_k2.engines.llguidance.position_tracker import PositionTracker
 from constrained_k2.engines.llguidance.xtml_text import BEFORE_KEY, CLOSE, OPEN, SEPARATOR
 from constrained_k2.formats.kimi_k3 import unescape
-from constrained_k2.grammar.lark.state_model import AMBIGUOUS, ArgumentsModel, StateModel
 from constrained_k2.grammar.patterns.string_states import KnownStrings
+from constrained_k2.grammar.state_model import AMBIGUOUS, ArgumentsModel, StateModel
 
 _ATTRIBUTES = re.compile(rb'([^"]*)" type="([a-z]+)"')
 _AFTER_KEY = 32  # bytes of text after a key

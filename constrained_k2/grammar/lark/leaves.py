@@ -1,33 +1,30 @@
-"""Prints the plans of strings and numbers: terminals, and multiples as LLGuidance's builtin ``%json``.
+"""Prints what has no parts: listed values, strings and numbers.
 
-StringPlan(…, '/"a.*"/')               T0: /"a.*"/
+StringPlan(…, '/"a.*"/')              T0: /"a.*"/
 NumberPlan(Number(multiple=0.01))     %json {"type": "number", "minimum": 0, "multipleOf": 0.01}
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from constrained_k2.grammar.lark.direct_model import MANY_TEXTS
-from constrained_k2.grammar.lark.terminals import ANY_CHARACTER, literal, one_of
+from constrained_k2.grammar.lark.definitions import Definitions
+from constrained_k2.grammar.lark.terminals import ANY_CHARACTER, NUMBER, SIGN_APART, literal
+from constrained_k2.grammar.lark.values import value_text
 from constrained_k2.grammar.plan.leaves import (
     decimal,
     is_in_parts,
-    is_long,
     is_read_exactly,
     is_text,
     number_expression,
     without_point,
 )
-from constrained_k2.grammar.plan.nodes import NumberPlan, StringPlan
-from constrained_k2.grammar.spelling import JSON, RAW, Spelling
+from constrained_k2.grammar.plan.nodes import Leaf, NumberPlan, PlanNode, StringPlan
+from constrained_k2.grammar.spelling import JSON, RAW
 from constrained_k2.schema.doubles import LARGEST_EXACT
-from constrained_k2.schema.shapes import Node, Number, Shape, String, common_multiple, meet, tighten
-
-if TYPE_CHECKING:
-    from constrained_k2.grammar.lark.writer import LarkWriter
+from constrained_k2.schema.shapes import Number, String, Value, common_multiple, constants, meet, tighten
 
 _UNSIGNED = "/[0-9].*/"  # an expression for what has no sign
 _MAX_DECIMALS = 8  # of a multiple whose trailing zeros may be left out: each takes an alternative
@@ -35,21 +32,30 @@ _PART = 1 << 10  # characters of the parts of long strings
 _LEAF = {"x-guidance": {"whitespace_flexible": False}}  # so that all lexemes stay in one class
 
 
-def number_body(writer: "LarkWriter", plan: NumberPlan) -> str:
-    """Return the body of a rule for numbers."""
+def leaf_body(definitions: Definitions, node: PlanNode, leaf: Leaf, *, signs_apart: bool) -> str:
+    """Return the body of a rule for an alternative of a node; empty if it is in the terminal of the node's strings."""
+    if isinstance(leaf, StringPlan):
+        return "" if leaf.is_joined else _string(definitions, leaf, is_raw=node.is_raw)
+    if isinstance(leaf, NumberPlan):
+        return _number(definitions, leaf, signs_apart=signs_apart)
+    if isinstance(leaf, Value) and node.joins_texts and is_text(leaf):
+        return ""
+    if isinstance(leaf, Value) and node.is_raw:
+        return literal(leaf.value)
+    return " | ".join(value_text(value, definitions.choice, signs_apart=signs_apart) for value in constants(leaf))
+
+
+def _number(definitions: Definitions, plan: NumberPlan, *, signs_apart: bool) -> str:
     shape, expression = plan.shape, plan.expression
     if shape.multiple:
-        writer.model.has_builtin = True
         return _by_sign(shape, _multiples)
     if not expression:
-        return writer.any_number
-    if not shape.once:  # such states differ by all of a number's digits: LLGuidance is faster
-        writer.model.terminals[shape] = expression
-    if not writer.signs_apart:
-        return writer.terminal(expression)
+        return SIGN_APART if signs_apart else NUMBER
+    if not signs_apart:
+        return definitions.terminal(expression)
 
     def half(part: Number) -> str:
-        return writer.terminal(f"{number_expression(shape, part)} & {_UNSIGNED}")
+        return definitions.terminal(f"{number_expression(shape, part)} & {_UNSIGNED}")
 
     return _by_sign(shape, half, zero_below=not shape.once)
 
@@ -94,24 +100,17 @@ def _builtin(schema: dict[str, Any]) -> str:
     return f"%json {json.dumps(_LEAF | schema)}"
 
 
-def string_body(writer: "LarkWriter", plan: StringPlan, form: Spelling) -> str:
-    """Return the body of a rule for strings; empty if they become one terminal with others of the node."""
-    shape, expression = plan.shape, plan.expression
-    if not expression:
-        if not is_in_parts(shape):
-            return RAW.terminal if form is RAW else "STRING"
-        text, quote = _in_parts(writer, shape, RAW.character if form is RAW else ANY_CHARACTER), literal(form.quote)
-        return f"{quote} {text} {quote}" if form.quote else text
-    writer.has_long_texts |= is_long(shape)
-    if form is JSON and shape != String(shape.shortest, shape.longest):
-        writer.model.terminals[shape] = expression
-    if not plan.is_joined:
-        return writer.terminal(expression)
-    writer.strings[expression] = None
-    return ""
+def _string(definitions: Definitions, plan: StringPlan, *, is_raw: bool) -> str:
+    if plan.expression:
+        return definitions.terminal(plan.expression)
+    form = RAW if is_raw else JSON
+    if not is_in_parts(plan.shape):
+        return RAW.terminal if is_raw else "STRING"
+    text, quote = _in_parts(definitions, plan.shape, RAW.character if is_raw else ANY_CHARACTER), literal(form.quote)
+    return f"{quote} {text} {quote}" if form.quote else text
 
 
-def _in_parts(writer: "LarkWriter", shape: String, character: str) -> str:
+def _in_parts(definitions: Definitions, shape: String, character: str) -> str:
     """Return the body of a rule for the characters of long strings, counted in parts of 1,024.
 
     16,500 characters are 16 parts and 116 more. LLGuidance's lexer makes some expressions for each counted character of
@@ -126,10 +125,10 @@ def _in_parts(writer: "LarkWriter", shape: String, character: str) -> str:
             ways = [(parts, parts, more, _PART - 1), (parts + 1, most - 1, 0, _PART - 1), (most, most, 0, rest)]
 
     def several(least: int, most: int | None) -> str:
-        text = writer.terminal(f"/{character}{{{max(least, 1)},{'' if most is None else most}}}/")
+        text = definitions.terminal(f"/{character}{{{max(least, 1)},{'' if most is None else most}}}/")
         return text if least else f"({text})?"
 
-    return writer.choice(
+    return definitions.choice(
         [
             " ".join([f"{several(_PART, _PART)}{{{low},{high}}}"] * (high > 0) + [several(least, most)] * (most != 0))
             or '""'
@@ -137,19 +136,3 @@ def _in_parts(writer: "LarkWriter", shape: String, character: str) -> str:
             if low <= high
         ]
     )
-
-
-def listed_strings(shapes: Iterable[Shape], form: Spelling) -> list[str]:
-    """Return the expression of a long list's strings; none if they are few enough to be alternatives of a rule."""
-    texts = [shape.value for shape in shapes if is_text(shape)]
-    return [one_of(sorted(texts), form)] if len(texts) > MANY_TEXTS else []
-
-
-def joined_strings(writer: "LarkWriter", node: Node, expressions: Collection[str]) -> list[str]:
-    """Return the terminal of a node's strings, if it has any."""
-    if not expressions:
-        return []
-    several = len(expressions) > 1
-    joined = " | ".join(f"({expression})" if several else expression for expression in expressions)
-    writer.model.nodes[node].strings = joined
-    return [writer.terminal(joined)]

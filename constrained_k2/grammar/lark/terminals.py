@@ -1,4 +1,4 @@
-"""JSON lexemes as Lark terminals; ``NoExactGrammar``, raised for a shape that Lark cannot express exactly.
+"""JSON lexemes as Lark terminals.
 
 STRING, INTEGER and NUMBER are written once a grammar; ws is bounded, so that a model cannot loop on blanks.
 """
@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 from constrained_k2.grammar.patterns.translation import regex
 from constrained_k2.grammar.spelling import ATTRIBUTE, HEX, JSON, RAW, Spelling, spelling
-from constrained_k2.schema.shapes import Shape
 
 # Longest run of whitespace between two JSON tokens: enough for indentation, and stops a model that loops on it.
 MAX_WHITESPACE = 64
@@ -49,16 +48,10 @@ NO_FORCING = '%llguidance {"no_forcing": true}'
 XTML needs it because checkpoints tokenize names in their own way. Clients' grammars and long strings need it because
 LLGuidance (1.7.6) computes the whole forced text, without a limit, and tokenizes it again for each mask.
 """
+MANY_TEXTS = 500
+"""Strings of a list, at most, that are alternatives of a rule: 5,000 took LLGuidance (1.7.6) 0.2 s in a step."""
 NEGATING = ("not", "oneOf", "if", "dependencies", "dependentSchemas")
 """The keywords that negate subschemas."""
-
-
-class NoExactGrammar(Exception):
-    """A shape cannot be expressed exactly: the keywords are relaxed if ``wider``, which includes it, is written."""
-
-    def __init__(self, reason: str, keywords: tuple[str, ...], wider: Shape) -> None:
-        super().__init__(reason)
-        self.keywords, self.wider = keywords, wider
 
 
 def alone(*expressions: str) -> str:

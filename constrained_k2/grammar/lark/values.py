@@ -34,17 +34,6 @@ def value_text(value: Any, rule: Callable[[list[str]], str], *, signs_apart: boo
     return literal(json.dumps(value))
 
 
-LISTING = ("enum", "const")
-"""The keywords that list values."""
-
-
-def has_integer(value: Any) -> bool:
-    """True if a value is an integer, or contains one."""
-    if isinstance(value, list | dict):
-        return any(map(has_integer, value.values() if isinstance(value, dict) else value))
-    return type(value) is int
-
-
 def _any_order(members: list[str], rule: Callable[[list[str]], str]) -> str:
     """Return the grammar of members in any order: a first one, then the others by a rule that their sets share."""
     if len(members) < 2:

@@ -107,7 +107,7 @@ def is_long(shape: String) -> bool:
 
 def is_text(shape: Shape) -> TypeGuard[Value]:
     """Return True for one string of a list."""
-    return isinstance(shape, Value) and isinstance(shape.value, str)
+    return isinstance(shape, Value) and shape.value_kind == "string"
 
 
 def is_in_parts(shape: String) -> bool:

@@ -1,15 +1,20 @@
-"""The values of a plan. They hold no functions, and equal plans print equal texts.
+"""The plan of a grammar: values without functions, from which the text is printed and all else about it is read.
 
-{"type": "string", "pattern": "^a"}     StringPlan(String(patterns={"^a"}), '/"a(?:CHARACTER)*"/', is_joined=True)
-{"type": "string", "pattern": "("}      Wider(String(), ("pattern",), "this package has no grammar of the pattern …")
+Its nodes refer to each other by number, so equal plans are equal grammars, whatever schemas they come from.
+
+{"type": "array", "items": {"type": "boolean"}}     nodes[1] = (ArrayPlan(rest=2),)     nodes[2] = (Boolean(),)
+{"type": "string", "pattern": "("}                  Wider(String(), ("pattern",), "this package has no grammar of …")
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
 from constrained_k2.schema.notes import NoteStatus
-from constrained_k2.schema.shapes import Number, Shape, String
+from constrained_k2.schema.shapes import Boolean, Kind, Null, Number, Shape, String, Value
+
+ANY_VALUE = 0
+"""The number of the node of any JSON value, in each plan."""
 
 
 class KeywordNote(NamedTuple):
@@ -20,7 +25,15 @@ class KeywordNote(NamedTuple):
     reason: str
 
 
-class StringPlan(Struct, frozen=True):
+class Wider(Struct, frozen=True, gc=False):
+    """A shape has no exact grammar: ``shape``, which includes it, is planned instead, and the keywords are relaxed."""
+
+    shape: Shape
+    keywords: tuple[str, ...]
+    reason: str
+
+
+class StringPlan(Struct, frozen=True, gc=False):
     """Strings of one shape.
 
     Attributes:
@@ -36,7 +49,7 @@ class StringPlan(Struct, frozen=True):
     notes: tuple[KeywordNote, ...] = ()
 
 
-class NumberPlan(Struct, frozen=True):
+class NumberPlan(Struct, frozen=True, gc=False):
     """Numbers of one shape.
 
     Attributes:
@@ -50,9 +63,196 @@ class NumberPlan(Struct, frozen=True):
     notes: tuple[KeywordNote, ...] = ()
 
 
-class Wider(Struct, frozen=True):
-    """A shape has no exact grammar: ``shape``, which includes it, is planned instead, and the keywords are relaxed."""
+class ArrayPlan(Struct, frozen=True, gc=False):
+    """Arrays whose items are told apart by their index alone.
 
-    shape: Shape
-    keywords: tuple[str, ...]
-    reason: str
+    Attributes:
+        prefix: The nodes of the first items.
+        rest: The node of the others; None if there are none.
+        fewest: The fewest items.
+        most: The most items; None if there is no limit.
+        alone: The first bytes that are of one item alone, if a matcher keeps the items unequal; else None.
+    """
+
+    prefix: tuple[int, ...] = ()
+    rest: int | None = None
+    fewest: int = 0
+    most: int | None = None
+    alone: bytes | None = None
+
+
+class UnequalValues(Struct, frozen=True, gc=False):
+    """Arrays of unequal items from a list of values, with a bit for each value; at most ``most``, if that is set."""
+
+    values: tuple[Value, ...]
+    fewest: int
+    most: int | None
+
+
+class ItemState(Struct, frozen=True, gc=False):
+    """A state of arrays with ``contains``: whether the array may end, and (next state, nodes of the item) pairs."""
+
+    may_end: bool
+    following: tuple[tuple[int, tuple[int, ...]], ...]
+
+
+class CountedItems(Struct, frozen=True, gc=False):
+    """Arrays with ``contains``, by their states; the first one is that of no items."""
+
+    states: tuple[ItemState, ...]
+
+
+class Member(Struct, frozen=True, gc=False):
+    """A member under a declared key.
+
+    Attributes:
+        key: The key.
+        node: The node of its value.
+        bit: The bit that it sets, and that must be clear before; None if the key may come again.
+        wanted: Further bits that it sets, as a mask: it is a member that a negation asks for.
+    """
+
+    key: str
+    node: int
+    bit: int | None
+    wanted: int = 0
+
+
+class Extra(Struct, frozen=True, gc=False):
+    """Members under undeclared keys.
+
+    Attributes:
+        keys: The expression of a terminal of the keys.
+        node: The node of the values.
+        wanted: As of a :class:`Member`.
+        clear: Bits that must be clear.
+        is_hard: True if the keys have patterns, or are restricted by ``propertyNames``.
+    """
+
+    keys: str
+    node: int
+    wanted: int = 0
+    clear: tuple[int, ...] = ()
+    is_hard: bool = False
+
+
+class ObjectPlan(Struct, frozen=True, gc=False):
+    """Objects of one shape, with a bit for each key that tells whether it has been written.
+
+    Attributes:
+        leading: Required members without a bit: they come first, in this order.
+        members: The members under the other declared keys, the required ones first.
+        extras: The members under undeclared keys.
+        required: The number of required keys with a bit; theirs are the first bits.
+        tracked: The number of keys with a bit.
+        slots: The bits after those, for undeclared keys that count.
+        counted: So many of the slots count for ``fewest``.
+        room: The most members that are not required; None if there is no limit.
+        fewest: The fewest members after the leading ones, if these are more than the required keys; else 0.
+        wanted: The number of members that negations ask for; theirs are the last bits.
+        told_by: What tells the object's states apart: its bits, its declared keys and their number, or more than these.
+        others: What undeclared keys are told apart by; empty if that is more than patterns.
+    """
+
+    leading: tuple[Member, ...] = ()
+    members: tuple[Member, ...] = ()
+    extras: tuple[Extra, ...] = ()
+    required: int = 0
+    tracked: int = 0
+    slots: int = 0
+    counted: int = 0
+    room: int | None = None
+    fewest: int = 0
+    wanted: int = 0
+    told_by: Literal["bits", "keys", "more"] = "bits"
+    others: tuple[String, ...] = ()
+
+    @property
+    def has_open_keys(self) -> bool:
+        """True if the rules would let a key come twice."""
+        return bool(self.extras) or any(member.bit is None for member in self.members)
+
+    @property
+    def way_count(self) -> int:
+        """The number of alternatives of its members."""
+        ways_of_extra = self.slots + (self.room is None)
+        return len(self.leading) + len(self.members) + ways_of_extra * len(self.extras)
+
+
+Leaf = Null | Boolean | Value | StringPlan | NumberPlan
+Container = ArrayPlan | UnequalValues | CountedItems | ObjectPlan
+Alternative = Leaf | Container
+CONTAINERS = (ArrayPlan, UnequalValues, CountedItems, ObjectPlan)
+
+
+class PlanNode(Struct, frozen=True, gc=False):
+    """The values of one node.
+
+    Attributes:
+        alternatives: The values, as a union.
+        strings: The expression of the terminal that its joined strings share; empty if it has none.
+        joins_texts: True if its listed strings are in that terminal, too.
+        is_raw: True if its strings are written without quotes and escapes.
+        parts: Of an argument in XTML, which has no alternatives of its own: the node of its values of each type.
+    """
+
+    alternatives: tuple[Alternative, ...] = ()
+    strings: str = ""
+    joins_texts: bool = False
+    is_raw: bool = False
+    parts: tuple[tuple[Kind, int], ...] = ()
+
+
+ANY_NODE = PlanNode(
+    (
+        Null(),
+        Boolean(),
+        NumberPlan(Number()),
+        StringPlan(String()),
+        ArrayPlan(rest=ANY_VALUE),
+        ObjectPlan(extras=(Extra("STRING", ANY_VALUE),), told_by="keys", others=(String(),)),
+    )
+)
+"""The node of any JSON value."""
+
+
+class Place(Struct, frozen=True, gc=False):
+    """The values under one path: numbers of the places within them, and whether a matcher compares their items.
+
+    Attributes:
+        keys: Declared key -> place of its value.
+        extra: The place of the values under other keys.
+        prefix: The places of the first items.
+        rest: The place of the others.
+        alone: As of an :class:`ArrayPlan`.
+    """
+
+    keys: dict[str, int] = {}
+    extra: int = -1
+    prefix: tuple[int, ...] = ()
+    rest: int = -1
+    alone: bytes | None = None
+
+
+class Plan(Struct, frozen=True, gc=False):
+    """The grammar of one schema.
+
+    Attributes:
+        nodes: The nodes, by number.
+        root: The number of the root's node.
+        is_xtml: True if the root's objects are written as XTML arguments.
+        signs_apart: True if each number has its sign as a terminal of its own.
+        has_open_keys: True if the grammar itself would let an object have a key twice.
+        has_long_texts: True if a string may force a long text.
+        member_count: The number of alternatives of members, in all objects.
+        places: By the number of their node, the paths to arrays whose items are compared; empty if there are none.
+    """
+
+    nodes: tuple[PlanNode, ...]
+    root: int
+    is_xtml: bool = False
+    signs_apart: bool = False
+    has_open_keys: bool = False
+    has_long_texts: bool = False
+    member_count: int = 0
+    places: tuple[Place, ...] = ()

@@ -49,7 +49,7 @@ class XGrammarWriter:
     def __init__(self, normalizer: Normalizer, undeclared_keys: UndeclaredKeys = "allow") -> None:
         self.normalizer = normalizer
         # Of several demands on a string only one is written, so they cannot contradict each other.
-        self.productivity = Productivity(normalizer, lambda _: True, lambda _, __: True, undeclared_keys)
+        self.productivity = Productivity(normalizer, lambda _: True, lambda *_: True, undeclared_keys)
         self._names: dict[Node, str] = {}
         self._waiting: list[Node] = []
         self.relax, self.narrow = partial(self._note, "relaxed"), partial(self._note, "narrowed")

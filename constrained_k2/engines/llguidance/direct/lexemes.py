@@ -6,7 +6,7 @@
 import re
 from functools import lru_cache
 
-from constrained_k2.grammar.lark.direct_model import NumberKind
+from constrained_k2.engines.llguidance.direct.rules import NumberKind
 
 WHITESPACE = b" \t\r\n"
 _HEX = rb"[0-9a-fA-F]"

@@ -11,12 +11,12 @@ import llguidance
 
 from constrained_k2.engines.llguidance.direct.lexemes import number_state
 from constrained_k2.engines.llguidance.direct.residual import Keys, Residual, Residuals
+from constrained_k2.engines.llguidance.direct.rules import ArrayRule, DirectModel, NumberKind, ObjectRule, ValueRule
 from constrained_k2.engines.llguidance.direct.terminals import Terminals
 from constrained_k2.engines.llguidance.direct.tokens import Row, TokenTrie
 from constrained_k2.engines.llguidance.direct.values import Level, Values
 from constrained_k2.engines.llguidance.direct.walk import forced_token, mask_of
 from constrained_k2.engines.llguidance.position import Expect
-from constrained_k2.grammar.lark.direct_model import ArrayRule, DirectModel, NumberKind, ObjectRule, ValueRule
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
 from constrained_k2.vocabulary.bitmask import words_per_row
 from constrained_k2.vocabulary.vocabulary import Vocabulary

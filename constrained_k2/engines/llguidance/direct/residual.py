@@ -10,11 +10,11 @@ from json import JSONEncoder
 from typing import NamedTuple
 
 from constrained_k2.engines.llguidance.direct.lexemes import NumberState, end_of_characters, number_state
+from constrained_k2.engines.llguidance.direct.rules import NumberKind
 from constrained_k2.engines.llguidance.direct.terminals import Terminals, Unknown
 from constrained_k2.engines.llguidance.direct.tokens import TokenTrie
 from constrained_k2.engines.llguidance.direct.values import Level, Members, Terminal, Value
 from constrained_k2.engines.llguidance.position import Expect, Open, Position
-from constrained_k2.grammar.lark.direct_model import NumberKind
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
 
 _quoted = JSONEncoder(ensure_ascii=False).encode

@@ -20,7 +20,7 @@ from constrained_k2.engines.llguidance.direct.lexemes import (
     is_unfinished,
     number_after,
 )
-from constrained_k2.grammar.lark.direct_model import NumberKind
+from constrained_k2.engines.llguidance.direct.rules import NumberKind
 from constrained_k2.vocabulary.bitmask import words_per_row
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 

@@ -7,8 +7,8 @@ from collections.abc import Hashable
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
+from constrained_k2.engines.llguidance.direct.rules import DirectModel, NumberKind, ObjectRule, ValueRule
 from constrained_k2.engines.llguidance.direct.tokens import TokenTrie
-from constrained_k2.grammar.lark.direct_model import DirectModel, NumberKind, ObjectRule, ValueRule
 
 ENDLESS = -1
 """An array's number of further items if it has no limit."""

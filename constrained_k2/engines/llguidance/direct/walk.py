@@ -16,11 +16,11 @@ from constrained_k2.engines.llguidance.direct.residual import (
     forced_bytes,
     keys_of,
 )
+from constrained_k2.engines.llguidance.direct.rules import NumberKind
 from constrained_k2.engines.llguidance.direct.terminals import Terminals, Unknown
 from constrained_k2.engines.llguidance.direct.tokens import QUOTE, Ids, Row, Split, TokenNode, TokenTrie, add_ids
 from constrained_k2.engines.llguidance.direct.values import Level, Members, Terminal, Value
 from constrained_k2.engines.llguidance.position import Expect
-from constrained_k2.grammar.lark.direct_model import NumberKind
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
 
 _COMMA, _COLON = b",:"

@@ -2,16 +2,17 @@
 
 from constrained_k2.engines.llguidance.written.texts import Identity, identity_of
 from constrained_k2.formats.kimi_k3 import escape
-from constrained_k2.grammar.lark.places import NOWHERE, Place, Places
+from constrained_k2.grammar.plan.nodes import Place
+from constrained_k2.grammar.plan.places import NOWHERE
 
 
 class ItemPlaces:
     """The places of one grammar. Shared by its calls."""
 
-    def __init__(self, places: Places, *, is_xml: bool) -> None:
-        self.root = places.root
+    def __init__(self, places: tuple[Place, ...], root: int, *, is_xml: bool) -> None:
+        self.root = root
         self._is_xml = is_xml
-        self._places = (*places.places, Place())  # the last is that of NOWHERE, which is -1
+        self._places = (*places, Place())  # the last is that of NOWHERE, which is -1
         self._keys: dict[int, dict[Identity, int]] = {}  # by place, those of objects that were written
 
     def of_key(self, place: int, key: Identity) -> int:
@@ -34,5 +35,5 @@ class ItemPlaces:
         return self._places[place].alone
 
 
-NO_PLACES = ItemPlaces(Places(NOWHERE, ()), is_xml=False)
+NO_PLACES = ItemPlaces((), NOWHERE, is_xml=False)
 """Of a grammar without such arrays."""

@@ -15,7 +15,7 @@ from constrained_k2.engines.llguidance.written.items import ItemPlaces
 from constrained_k2.engines.llguidance.written.texts import EMPTY, Text, WrittenTexts, identity_of
 from constrained_k2.engines.llguidance.written.tokens import ALONE, Matters, WrittenTokens
 from constrained_k2.engines.llguidance.xtml_text import BEFORE_KEY, OPEN, SEPARATOR
-from constrained_k2.grammar.lark.places import NOWHERE
+from constrained_k2.grammar.plan.places import NOWHERE
 
 _STRING_TYPE = b'type="string"'
 _MAX_TAG = 64  # bytes of a tag that are kept, beside its key

@@ -1,4 +1,4 @@
-"""Arrays with ``contains``: a rule for each state.
+"""Plans arrays with ``contains`` as states.
 
 A state is the number of items so far, and how many of them satisfy each ``contains``, up to where more make no
 difference: from there on an item may satisfy it or not, and is not told apart. States that lead to no complete array
@@ -11,13 +11,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING
 
-from constrained_k2.grammar.lark.terminals import NoExactGrammar
+from constrained_k2.grammar.plan.nodes import CountedItems, ItemState, Wider
+from constrained_k2.grammar.plan.planning import Planning
 from constrained_k2.schema.shapes import Array, Node, negated
-
-if TYPE_CHECKING:
-    from constrained_k2.grammar.lark.writer import LarkWriter
 
 _KEYWORDS = ("contains", "minContains", "maxContains")
 _MAX_WAYS = 4000  # of all states
@@ -26,32 +23,28 @@ _State = tuple[int, tuple[int, ...]]
 _Which = tuple[bool, ...]
 
 
-def counted_rule(writer: "LarkWriter", shape: Array, name: str) -> str:
-    """Return the body of an array's rule; raises :class:`NoExactGrammar` if it would have too many states."""
-    states, without = _States(writer, shape), replace(shape, contains=frozenset())
+def plan_counted(planning: Planning, shape: Array) -> CountedItems | Wider:
+    """Plan the states of an array; a wider shape if they would be too many."""
+    states, without = _States(planning, shape), replace(shape, contains=frozenset())
     if len(states.wanted) > _MAX_CONTAINS or states.size > _MAX_WAYS:
-        raise NoExactGrammar("its items would have to be counted in too many states", _KEYWORDS, without)
+        return Wider(without, _KEYWORDS, "its items would have to be counted in too many states")
     found = states.live()
     if not found:
-        raise NoExactGrammar("no array that satisfies all contains together is known", _KEYWORDS, without)
-    names = {state: f"{name}_s{number}" for number, state in enumerate(found)}
-    for state, after in found.items():
-        ways = ['"]"'] if states.is_complete(state) else []
-        comma = '"," ws ' if state[0] else ""
-        for following, nodes in after.items():
-            items = [f"{writer.rule(node)} ws" for node in nodes]
-            item = items[0] if len(items) == 1 else writer.choice(items)
-            ways.append(f"{comma}{item} {names[following]}")
-        writer.rules.append(f"{names[state]}: {' | '.join(ways)}")
-    return f'"[" ws {name}_s0'
+        return Wider(without, _KEYWORDS, "no array that satisfies all contains together is known")
+    numbers = {state: number for number, state in enumerate(found)}
+
+    def following(after: dict[_State, list[Node]]) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        return tuple((numbers[state], tuple(map(planning.number, nodes))) for state, nodes in after.items())
+
+    return CountedItems(tuple(ItemState(states.is_complete(state), following(after)) for state, after in found.items()))
 
 
 class _States:
-    def __init__(self, writer: "LarkWriter", shape: Array) -> None:
-        self._writer = writer
+    def __init__(self, planning: Planning, shape: Array) -> None:
+        self._productivity = planning.productivity
         self._shape = shape
         self.wanted = shape.wishes
-        self._prefix, self._longest = writer.productivity.items(shape)
+        self._prefix, self._longest = planning.productivity.items(shape)
         self._length = max(len(self._prefix), shape.shortest, 1) if self._longest is None else self._longest
         self._caps = [fewest if most is None else most for _, fewest, most in self.wanted]
         self.size = (self._length + 1) * prod(cap + 1 for cap in self._caps) << len(self.wanted)
@@ -105,7 +98,7 @@ class _States:
         """Yield the items of a node, by which ``contains`` they are counted for."""
         for which in product((False, True), repeat=len(self.wanted)):
             item = node.union(*self._demands(which))
-            if self._writer.productivity.analyze(item):
+            if self._productivity.analyze(item):
                 yield which, item
 
     def _demands(self, which: _Which) -> Iterable[Node]:

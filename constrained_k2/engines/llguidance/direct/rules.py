@@ -5,24 +5,13 @@ bounds or those of one terminal, listed literals, arrays of one kind of item, an
 bits alone. Any other node is opaque.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from json import JSONEncoder
 from typing import Literal
 
-from constrained_k2.grammar.lark.model import GrammarModel, WrittenNode
-from constrained_k2.schema.shapes import (
-    ANY,
-    Array,
-    Boolean,
-    Node,
-    Null,
-    Number,
-    Object,
-    Shape,
-    String,
-    Value,
-)
+from constrained_k2.grammar.lark.terminals import MANY_TEXTS
+from constrained_k2.grammar.plan.nodes import ANY_VALUE, ArrayPlan, NumberPlan, ObjectPlan, Plan, PlanNode, StringPlan
+from constrained_k2.schema.shapes import Boolean, Null, Number, String, Value
 
 _quoted = JSONEncoder(ensure_ascii=False).encode
 NumberKind = Literal["", "integer", "number"]
@@ -63,66 +52,60 @@ class ValueRule:
     array: ArrayRule | None = None
 
 
-MANY_TEXTS = 500
-"""Strings of a list, at most, that are alternatives of a rule: 5,000 took LLGuidance (1.7.6) 0.2 s in a step."""
+_ANY_RULE = ValueRule(
+    has_strings=True,
+    number="number",
+    words=tuple(sorted(_WORDS.values())),
+    object=ObjectRule((), 0, ANY_VALUE, any_spelling=True),
+    array=ArrayRule(ANY_VALUE, 0, None),
+)
 DirectModel = tuple[ValueRule | None, ...]
 """The rules of a grammar's nodes, by their numbers in its state model; None for an opaque node."""
 
 
-def direct_model(model: GrammarModel) -> DirectModel:
+def direct_model(plan: Plan) -> DirectModel:
     """Return the rules of all nodes."""
-    numbers = model.numbers
-    rules: list[ValueRule | None] = []
-    for node, written in model.nodes.items():
-        try:
-            rules.append(any_rule(numbers[ANY]) if node == ANY else _rule(written, model.terminals, numbers))
-        except _OpaqueError:
-            rules.append(None)
-    return tuple(rules)
+    return (_ANY_RULE, *map(_rule_or_none, plan.nodes[ANY_VALUE + 1 :]))
+
+
+def _rule_or_none(node: PlanNode) -> ValueRule | None:
+    try:
+        return _rule(node)
+    except _OpaqueError:
+        return None
 
 
 class _OpaqueError(Exception):
     pass
 
 
-def any_rule(number: int) -> ValueRule:
-    """Return the rule of any value, by the number of its node."""
-    members, items = ObjectRule((), 0, number, any_spelling=True), ArrayRule(number, 0, None)
-    return ValueRule(
-        has_strings=True, number="number", words=tuple(sorted(_WORDS.values())), object=members, array=items
-    )
-
-
-def _rule(  # noqa: PLR0912 - a case for each type
-    written: WrittenNode, terminals: Mapping[Shape, str], numbers: Mapping[Node, int]
-) -> ValueRule:
+def _rule(node: PlanNode) -> ValueRule:  # noqa: PLR0912 - a case for each type
     has_strings, string, range_ = False, "", ""
     kinds: set[NumberKind] = set()
     listed, words = set[bytes](), set[bytes]()
     members: ObjectRule | None = None
     items: ArrayRule | None = None
-    for shape in written.shapes:
-        if shape == _ANY_STRING:
+    for one in node.alternatives:
+        if isinstance(one, Value):
+            _add_value(one, listed, words)
+        elif isinstance(one, StringPlan) and one.shape == _ANY_STRING:
             has_strings = True
-        elif shape in (_ANY_NUMBER, _ANY_INTEGER):
-            kinds.add("number" if shape == _ANY_NUMBER else "integer")
-        elif isinstance(shape, String) and shape in terminals:
-            before, string = string, terminals[shape] if shape.absent else written.strings or terminals[shape]
+        elif isinstance(one, StringPlan) and has_patterns(one):
+            before, string = string, node.strings if one.is_joined else one.expression
             if before not in {"", string}:
                 raise _OpaqueError
-        elif isinstance(shape, Number) and not range_ and shape in terminals:
-            range_ = terminals[shape]
-        elif isinstance(shape, Null):
+        elif isinstance(one, NumberPlan) and one.shape in (_ANY_NUMBER, _ANY_INTEGER):
+            kinds.add("integer" if one.shape.integer else "number")
+        elif isinstance(one, NumberPlan) and not range_ and one.expression and not one.shape.once:
+            range_ = one.expression  # numbers in one spelling differ by all their digits: LLGuidance is faster
+        elif isinstance(one, Null):
             words.add(_WORDS[None])
-        elif isinstance(shape, Boolean):
-            words |= {_WORDS[value] for value in shape.values}
-        elif isinstance(shape, Value):
-            _add_value(shape.value, listed, words)
-        elif isinstance(shape, Object) and members is None and written.keys is not None:
-            members = _members(*written.keys, numbers)
-        elif isinstance(shape, Array) and items is None and written.items is not None and not shape.contains:
-            item, shortest, longest = written.items
-            items = ArrayRule(_number(item, numbers), shortest, longest)
+        elif isinstance(one, Boolean):
+            words |= {_WORDS[value] for value in one.values}
+        elif isinstance(one, ObjectPlan) and members is None and one.told_by == "bits":
+            members = _members(one)
+        elif isinstance(one, ArrayPlan) and items is None and not one.prefix and one.rest is not None:
+            items = ArrayRule(one.rest, one.fewest, one.most)
         else:
             raise _OpaqueError
     if len(listed) > MANY_TEXTS:  # its terminal takes LLGuidance less time
@@ -134,7 +117,13 @@ def _rule(  # noqa: PLR0912 - a case for each type
     return ValueRule(has_strings, some, string, kind, range_, tuple(sorted(words)), members, items)
 
 
-def _add_value(value: object, listed: set[bytes], words: set[bytes]) -> None:
+def has_patterns(plan: StringPlan) -> bool:
+    """Return True for strings of a terminal, in the one spelling, that are told by more than their length."""
+    return bool(plan.expression) and plan.shape != String(plan.shape.shortest, plan.shape.longest)
+
+
+def _add_value(one: Value, listed: set[bytes], words: set[bytes]) -> None:
+    value = one.value
     if isinstance(value, str):
         listed.add(_written(value))
     elif value is None or isinstance(value, bool):
@@ -143,17 +132,10 @@ def _add_value(value: object, listed: set[bytes], words: set[bytes]) -> None:
         raise _OpaqueError
 
 
-def _members(
-    keys: tuple[tuple[str, Node], ...], required: int, extra: Node | None, numbers: Mapping[Node, int]
-) -> ObjectRule:
-    written = tuple((_written(name), _number(node, numbers)) for name, node in keys)
-    return ObjectRule(written, required, None if extra is None else _number(extra, numbers))
-
-
-def _number(node: Node, numbers: Mapping[Node, int]) -> int:
-    if node not in numbers:
-        raise _OpaqueError
-    return numbers[node]
+def _members(plan: ObjectPlan) -> ObjectRule:
+    keys = tuple((_written(member.key), member.node) for member in plan.members)
+    extra = plan.extras[0].node if plan.extras else None
+    return ObjectRule(keys, (1 << plan.required) - 1, extra)
 
 
 def _written(text: str) -> bytes:

@@ -9,11 +9,22 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from constrained_k2.formats.kimi_k3 import escape
-from constrained_k2.grammar.lark.model import Compared, GrammarModel, Members, WrittenNode
 from constrained_k2.grammar.patterns.states import of_format
-from constrained_k2.schema.shapes import ANY, NEVER, Array, Kind, Node, Object, Shape, String, Value, kind_of_shape
+from constrained_k2.grammar.plan.nodes import (
+    ANY_NODE,
+    ANY_VALUE,
+    CONTAINERS,
+    Alternative,
+    ArrayPlan,
+    ObjectPlan,
+    Plan,
+    PlanNode,
+    StringPlan,
+)
+from constrained_k2.schema.shapes import Kind, Shape, String, Value
 from constrained_k2.schema.string_formats import patterns_of
 
 _quoted = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps makes an encoder for each call with options
@@ -92,69 +103,67 @@ class StateModel:
         return of_objects + (0 if self.arguments is None else len(self.arguments.values))
 
 
-def state_model(model: GrammarModel) -> StateModel | None:
+def state_model(plan: Plan) -> StateModel | None:
     """Return the states of a grammar; None for XTML arguments of several shapes: a prefix may belong to each."""
-    numbers = model.numbers
-    nodes = tuple(_node(written, numbers) for written in model.nodes.values())
-    states = StateModel(numbers[model.root], nodes)
-    if model.arguments == NEVER:
+    states = StateModel(plan.root, (_ANY_NODE, *map(_node, plan.nodes[ANY_VALUE + 1 :])))
+    if not plan.is_xtml:
         return states
-    written = model.nodes[model.arguments]
-    if len(written.shapes) != 1 or len(written.objects) != 1:
+    first, *others = plan.nodes[plan.root].alternatives
+    if others or not isinstance(first, ObjectPlan) or first.told_by == "more":
         return None
 
-    def kinds(node: Node) -> Kinds:
-        return {kind: numbers.get(part, AMBIGUOUS) for kind, part in model.parts.get(node, {}).items()}
+    def kinds(number: int) -> Kinds:
+        return {**dict(plan.nodes[number].parts)}
 
-    ((declared, others, counts_extra),) = written.objects
-    values = {name: (key, kinds(node)) for key, (name, node) in enumerate(declared.items())}
-    extra = kinds(next(iter(others))) if len(others) == 1 else {}
-    return replace(states, arguments=ArgumentsModel(values, extra, counts_extra))
+    values = {name: (key, kinds(node)) for key, (name, node) in enumerate(_declared(first).items())}
+    extras = {extra.node for extra in first.extras}
+    extra = kinds(extras.pop()) if len(extras) == 1 else {}
+    return replace(states, arguments=ArgumentsModel(values, extra, first.slots > 0))
 
 
-def _node(written: WrittenNode, numbers: Mapping[Node, int]) -> NodeModel:
-    by_kind: dict[Kind, list[Shape]] = {}
-    for shape in written.shapes:
-        by_kind.setdefault(kind_of_shape(shape), []).append(shape)
-    strings = by_kind.get("string", [])
-    if "object" not in by_kind and "array" not in by_kind and (not strings or strings == _ANY_STRING):
+def _node(planned: PlanNode) -> NodeModel:
+    strings, objects, arrays = list[Shape](), list[Alternative](), list[Alternative]()
+    of_kind: dict[Kind, list[Any]] = {"string": strings, "object": objects, "array": arrays}
+    for one in planned.alternatives:
+        if isinstance(one, StringPlan):
+            strings.append(one.shape)
+        elif isinstance(one, CONTAINERS):
+            (objects if isinstance(one, ObjectPlan) else arrays).append(one)
+        elif isinstance(one, Value):
+            of_kind.get(one.value_kind, []).append(one)
+    if not objects and not arrays and (not strings or strings == _ANY_STRING):
         return _FREE if strings else _LISTED
     for shape in strings:
         for pattern in patterns_of(shape.formats) if isinstance(shape, String) and shape.formats else ():
             of_format(pattern)  # while compiling: the first time takes 20 ms
     is_free, is_listed = _ANY_STRING[0] in strings, all(isinstance(shape, Value) for shape in strings)
     return NodeModel(
-        _object(by_kind.get("object", []), written.objects, numbers),
-        _array(by_kind.get("array", []), numbers, written.compared),
+        _object(objects[0]) if len(objects) == 1 else None,
+        _array(arrays[0]) if len(arrays) == 1 else None,
         free_strings=is_free,
         listed_strings=is_listed,
         strings=() if is_free or is_listed else tuple(strings),
     )
 
 
-def _object(shapes: list[Shape], members: list[Members], numbers: Mapping[Node, int]) -> ObjectModel | None:
-    if len(shapes) != 1 or len(members) != 1:
+def _declared(plan: ObjectPlan) -> dict[str, int]:
+    """Return the declared keys, each with the node of its value."""
+    return {member.key: member.node for member in (*plan.leading, *plan.members)}
+
+
+def _object(plan: Alternative) -> ObjectModel | None:
+    if not isinstance(plan, ObjectPlan) or plan.told_by == "more":
         return None
-    ((declared, others, counts_extra),) = members
-    values = {name: (key, numbers.get(node, AMBIGUOUS)) for key, (name, node) in enumerate(declared.items())}
-    extra = [numbers.get(node, AMBIGUOUS) for node in others]
-    return ObjectModel(values, extra[0] if len(extra) == 1 else AMBIGUOUS, counts_extra, _keys(shapes[0]))
+    values = {name: (key, node) for key, (name, node) in enumerate(_declared(plan).items())}
+    extras = {extra.node for extra in plan.extras}
+    return ObjectModel(values, extras.pop() if len(extras) == 1 else AMBIGUOUS, plan.slots > 0, plan.others)
 
 
-def _keys(shape: Shape) -> tuple[String, ...]:
-    if not isinstance(shape, Object) or shape.names != ANY:
-        return ()
-    names = shape.required.union(*([name for name, _ in rules.named] for rules in shape.maps))
-    patterns = sorted({pattern for rules in shape.maps for pattern, _ in rules.patterns})
-    return String(excluded=names), *(String(patterns=frozenset({pattern})) for pattern in patterns)
-
-
-def _array(shapes: list[Shape], numbers: Mapping[Node, int], compared: Compared | None) -> ArrayModel | None:
-    if len(shapes) != 1 or not isinstance(shape := shapes[0], Array) or shape.contains:
+def _array(plan: Alternative) -> ArrayModel | None:
+    if not isinstance(plan, ArrayPlan):
         return None
-    if shape.unique and compared is None:
-        return None
-    counted = max(len(shape.prefix), shape.shortest) + 1 if shape.longest is None else shape.longest
-    prefix = tuple(numbers.get(node, AMBIGUOUS) for node in shape.prefix)
-    item = shape.rest if compared is None else compared[0]
-    return ArrayModel(prefix, numbers.get(item, AMBIGUOUS), counted)
+    counted = max(len(plan.prefix), plan.fewest) + 1 if plan.most is None else plan.most
+    return ArrayModel(plan.prefix, AMBIGUOUS if plan.rest is None else plan.rest, counted)
+
+
+_ANY_NODE = _node(ANY_NODE)

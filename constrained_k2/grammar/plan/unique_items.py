@@ -7,45 +7,40 @@ compared as texts, so each has one spelling. Arrays with objects or arrays as it
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from constrained_k2.grammar.lark.open_keys import ends_freely
-from constrained_k2.grammar.lark.terminals import NoExactGrammar
 from constrained_k2.grammar.plan.leaves import is_endless, is_text
-from constrained_k2.schema.shapes import Array, Number, Object, Shape, String, Value
-
-if TYPE_CHECKING:
-    from constrained_k2.grammar.lark.writer import LarkWriter
+from constrained_k2.grammar.plan.nodes import Wider
+from constrained_k2.grammar.plan.open_keys import ends_freely
+from constrained_k2.grammar.plan.planning import Planning
+from constrained_k2.schema.shapes import Array, Node, Number, Object, Shape, String, Value
 
 _KEYWORD = ("uniqueItems",)
 _MAY_REPEAT = "an item may repeat once every allowed item with the same prefix has been used"
 _NO_EXPONENT = "numbers are written without an exponent, and without zeros at their end"
 
 
-def compared_items(writer: "LarkWriter", shape: Array) -> Array:
-    """Return how an array whose items a matcher compares is written.
+def compared_items(planning: Planning, shape: Array) -> tuple[Node, bytes] | Wider:
+    """Return the node of an array's items as a matcher compares them, and the first bytes that are of one item alone.
 
-    Raises:
-        NoExactGrammar: The items are not compared.
+    A wider shape if they are not compared.
     """
-    array, wider = writer.node, replace(shape, unique=False)
+    wider = replace(shape, unique=False)
     if shape.prefix or shape.contains:
-        raise NoExactGrammar("uniqueItems combined with prefixItems or contains", _KEYWORD, wider)
-    shapes = [one for one in writer.productivity.shapes(shape.rest) if writer.productivity.has_value(one)]
+        return Wider(wider, _KEYWORD, "uniqueItems combined with prefixItems or contains")
+    shapes = [one for one in planning.productivity.shapes(shape.rest) if planning.productivity.has_value(one)]
     if any(map(_is_container, shapes)):
-        raise NoExactGrammar("items that are objects or arrays are not compared", _KEYWORD, wider)
+        return Wider(wider, _KEYWORD, "items that are objects or arrays are not compared")
     if not _never_run_out(shapes):
-        writer.note(_KEYWORD, "relaxed", _MAY_REPEAT)
+        planning.note(_KEYWORD, "relaxed", _MAY_REPEAT)
     numbers = [one for one in shapes if isinstance(one, Number)]
     if not all(one.integer or one.multiple for one in numbers):
-        writer.note(_KEYWORD, "narrowed", _NO_EXPONENT)
+        planning.note(_KEYWORD, "narrowed", _NO_EXPONENT)
     item = shape.rest
     if numbers:
         once = (replace(one, once=True) if isinstance(one, Number) else one for one in shapes)
-        item = writer.normalizer.part_of(shape.rest, "each number once", tuple(once))
-        writer.productivity.analyze(item)
-    writer.model.nodes[array].compared = (item, b"ntf0" if all(one.integer for one in numbers) else b"ntf")
-    return replace(wider, rest=item)
+        item = planning.normalizer.part_of(shape.rest, "each number once", tuple(once))
+        planning.productivity.analyze(item)
+    return item, b"ntf0" if all(one.integer for one in numbers) else b"ntf"
 
 
 def _is_container(shape: Shape) -> bool:

@@ -5,29 +5,26 @@ with the same prefix have been written.
 """
 
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
-from typing import TYPE_CHECKING
 
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.tree import REPEATS, Items, parse, parts, walk, width
-from constrained_k2.grammar.productivity import MAX_COMBINED_PATTERNS
+from constrained_k2.grammar.plan.planning import Planning
+from constrained_k2.grammar.productivity import MAX_COMBINED_PATTERNS, patterns_of_keys
 from constrained_k2.schema.shapes import ANY, EVERYTHING, Object, String, Value
-
-if TYPE_CHECKING:
-    from constrained_k2.grammar.lark.writer import LarkWriter
 
 _START = (sre.AT, sre.AT_BEGINNING)
 _END = (sre.AT, sre.AT_END)
 
 
-def has_endless_keys(writer: "LarkWriter", shape: Object) -> bool:
+def has_endless_keys(planning: Planning, shape: Object) -> bool:
     """Return True if each beginning of an undeclared key is that of endlessly many; False also if that is not known."""
-    patterns = writer.productivity.patterns(shape)
-    if shape.wanted or len(patterns) > MAX_COMBINED_PATTERNS or (writer.effort == "relaxed" and patterns):
+    patterns = patterns_of_keys(shape)
+    if shape.wanted or len(patterns) > MAX_COMBINED_PATTERNS or (planning.effort == "relaxed" and patterns):
         return False
-    extras = writer.productivity.extra_nodes(shape)
-    possible = {frozenset(found) for found, node in extras if writer.productivity.is_productive(node)}
+    extras = planning.productivity.extra_nodes(shape)
+    possible = {frozenset(found) for found, node in extras if planning.productivity.is_productive(node)}
     is_any = len(possible) == 1 << len(patterns)  # whatever patterns a key matches
-    names = EVERYTHING if shape.names == ANY else writer.normalizer.shapes(shape.names)
+    names = EVERYTHING if shape.names == ANY else planning.normalizer.shapes(shape.names)
     strings = [name for name in names if isinstance(name, String)]
     if len(strings) != 1 or any(isinstance(name, Value) for name in names):
         return False

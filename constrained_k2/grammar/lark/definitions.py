@@ -1,0 +1,21 @@
+"""The terminals and the rules of alternatives that a grammar's rules refer to by name: each text is written once."""
+
+
+class Definitions:
+    """Named terminals and choices, in the order in which they are first used."""
+
+    def __init__(self) -> None:
+        self._terminals: dict[str, str] = {}
+        self._choices: dict[str, str] = {}
+
+    def terminal(self, expression: str) -> str:
+        """Return the name of a terminal."""
+        return self._terminals.setdefault(expression, f"T{len(self._terminals)}")
+
+    def choice(self, ways: list[str]) -> str:
+        """Return the name of a rule that has these alternatives."""
+        return self._choices.setdefault(" | ".join(ways), f"a{len(self._choices)}")
+
+    def lines(self) -> list[str]:
+        """Return the definitions, the choices first."""
+        return [f"{name}: {text}" for known in (self._choices, self._terminals) for text, name in known.items()]

@@ -1,0 +1,57 @@
+"""The terminals of undeclared keys, by the patterns that they match."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from constrained_k2.grammar.lark.terminals import one_of
+from constrained_k2.grammar.plan.leaves import is_endless, is_long, string_expression
+from constrained_k2.grammar.plan.nodes import Wider
+from constrained_k2.grammar.productivity import patterns_of_keys
+from constrained_k2.grammar.spelling import JSON, Spelling
+from constrained_k2.schema.normalize import Normalizer
+from constrained_k2.schema.shapes import ANY, EVERYTHING, Object, String, Value, meet
+
+
+class Keys(NamedTuple):
+    """Keys as a terminal: its expression, empty if there are none, and True if a long text may be forced."""
+
+    expression: str
+    is_long: bool
+
+
+def has_keys(
+    normalizer: Normalizer, has_match: Callable[[str], bool], shape: Object, found: tuple[str, ...], named: list[str]
+) -> bool:
+    """Return True if a shape allows keys besides those that it names, which match exactly these patterns."""
+    keys = undeclared_keys(normalizer, has_match, shape, found, named)
+    return isinstance(keys, Wider) or bool(keys.expression)
+
+
+def undeclared_keys(  # noqa: PLR0913, PLR0917 - what the keys depend on
+    normalizer: Normalizer,
+    has_match: Callable[[str], bool],
+    shape: Object,
+    found: tuple[str, ...],
+    named: list[str],
+    form: Spelling = JSON,
+) -> Keys | Wider:
+    """Return the keys of a shape besides those that it names, which match exactly these patterns."""
+    patterns = patterns_of_keys(shape)
+    absent = frozenset(patterns).difference(found)
+    keys = String(patterns=frozenset(found), absent=absent, excluded=frozenset(named))
+    allowed = EVERYTHING if shape.names == ANY else normalizer.shapes(shape.names)
+    met = [meet(keys, name) for name in allowed if isinstance(name, String)]
+    strings = [way for way in met if isinstance(way, String)]
+    ways, matches = list[str](), normalizer.matches
+    for way in strings:
+        expression = string_expression(way, form)
+        if isinstance(expression, Wider):
+            return expression
+        ways.append(expression)
+    values = [way.value for way in allowed if isinstance(way, Value)]
+    texts = [value for value in values if isinstance(value, str) and value not in named]
+    listed = [text for text in texts if tuple(pattern for pattern in patterns if matches(pattern, text)) == found]
+    ways += [one_of(sorted(listed), form)] if listed else []
+    expression = " | ".join(ways)
+    is_some = any(map(is_endless, strings)) or (bool(ways) and has_match(expression))
+    return Keys(expression if is_some else "", any(map(is_long, strings)))

@@ -1,0 +1,238 @@
+"""Plans objects: which keys have a bit, which members they may have, and which bits say that they may end.
+
+Members that an object must have by the negation of a subschema take the bits after those of the keys. Of more than 64
+required keys, the first ones have no bit: they are written before the others, in the schema's order.
+
+{"properties": {"a": {}}, "required": ["a"]}     members=(Member("a", 0, bit=0),) extras=(Extra(…, 0),) required=1
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from constrained_k2.grammar.lark.terminals import BITS, NEGATING
+from constrained_k2.grammar.plan.keys import Keys, undeclared_keys
+from constrained_k2.grammar.plan.nodes import Extra, Member, ObjectPlan, Wider
+from constrained_k2.grammar.plan.open_keys import has_endless_keys
+from constrained_k2.grammar.plan.planning import Planning
+from constrained_k2.grammar.productivity import MAX_COMBINED_PATTERNS, patterns_of_keys
+from constrained_k2.grammar.spelling import ATTRIBUTE, JSON, Spelling
+from constrained_k2.schema.shapes import ANY, NEVER, KeyMap, Node, Object, String, Value, Wanted, value_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Bits:
+    """The meaning of an object's bits: required keys, other keys, slots, and then wanted members."""
+
+    required: int
+    tracked: int  # keys with a bit, the required ones first
+    slots: int  # for undeclared keys that count
+    counted: int  # of these, so many tell how many keys there are at least
+    room: int | None  # how many optional members fit
+    wanted: tuple[Wanted, ...]
+
+    def mask(self, satisfied: frozenset[Wanted]) -> int:
+        """The bits of wanted members."""
+        return sum(1 << self._bit(one) for one in satisfied)
+
+    def by_value(self, wanted: frozenset[Wanted]) -> tuple[int, ...]:
+        """The bits of those that are wanted for their values."""
+        return tuple(self._bit(one) for one in self.wanted if one in wanted and one.value != ANY)
+
+    def _bit(self, wanted: Wanted) -> int:
+        return self.tracked + self.slots + self.wanted.index(wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Extra:
+    """A way to write members under undeclared keys."""
+
+    keys: str
+    node: Node
+    satisfied: frozenset[Wanted]  # the wanted members that it is
+    fitting: frozenset[Wanted]  # those that members under these keys may be
+    is_hard: bool
+
+
+def plan_object(planning: Planning, shape: Object) -> ObjectPlan | Wider:
+    """Plan objects in JSON."""
+    return _plan(planning, shape, planning.number, JSON)
+
+
+def plan_arguments(planning: Planning, shape: Object | Value) -> ObjectPlan | Wider:
+    """Plan objects whose members are XTML arguments."""
+    if isinstance(shape, Value):
+        shape = _with_members(planning, shape.value)
+    return _plan(planning, shape, planning.argument, ATTRIBUTE)
+
+
+def _with_members(planning: Planning, value: dict[str, object]) -> Object:
+    """Return the shape of one object: its members may come in any order."""
+    planning.note_listed(value)
+    nodes = {key: planning.normalizer.shapes_node((value_of(item),)) for key, item in value.items()}
+    for node in nodes.values():
+        planning.productivity.analyze(node)
+    return Object(frozenset({KeyMap(tuple(nodes.items()), extra=NEVER)}), frozenset(value))
+
+
+def _plan(planning: Planning, shape: Object, number: Callable[[Node], int], form: Spelling) -> ObjectPlan | Wider:
+    leading = _leading(shape)
+    if isinstance(leading, Wider):
+        return leading
+    if leading:
+        planning.note(("required",), "narrowed", f"{len(leading)} of them come first, in the schema's order")
+    productivity = planning.productivity
+    keys = [key for key in productivity.possible_keys(shape) if key not in leading]
+    extras = _extras(planning, shape, form)
+    if isinstance(extras, Wider):
+        return extras
+    if shape.most == 0:
+        return ObjectPlan()
+    bits = _bits(planning, shape, keys, len(leading), has_extras=bool(extras))
+    if isinstance(bits, Wider):
+        return bits
+    value_node = planning.normalizer.value_node
+    members = list[Member]()
+    for index, key in enumerate(keys):
+        if index >= bits.required and bits.room == 0:
+            break  # only the required ones fit
+        bit = index if index < bits.tracked else None
+        ways = [way for way in productivity.named_ways(shape, key) if productivity.is_productive(way.node)]
+        members += [Member(key, number(way.node), bit, bits.mask(way.satisfied)) for way in ways]
+    planned = ObjectPlan(
+        tuple(Member(key, number(value_node(shape, key)), None) for key in leading),
+        tuple(members),
+        tuple(_planned(extra, bits, number) for extra in extras),
+        bits.required,
+        bits.tracked,
+        bits.slots,
+        bits.counted,
+        bits.room,
+        shape.fewest - len(leading) if shape.fewest > len(shape.required) else 0,
+        len(bits.wanted),
+        _told_by(planning, shape, bits, extras),
+        _others(shape),
+    )
+    planning.has_open_keys |= planned.has_open_keys
+    planning.member_count += planned.way_count
+    return planned
+
+
+def _planned(extra: _Extra, bits: _Bits, number: Callable[[Node], int]) -> Extra:
+    # A key that is written twice has its last value: after a member that is wanted for its value, there are only such
+    # under these keys.
+    is_by_value = any(one.value != ANY for one in extra.satisfied)
+    clear = () if is_by_value else bits.by_value(extra.fitting)
+    return Extra(extra.keys, number(extra.node), bits.mask(extra.satisfied), clear, extra.is_hard)
+
+
+def _leading(shape: Object) -> list[str] | Wider:
+    """Return the required keys that have no bit: they come first, in the order of the largest subschema."""
+    count = len(shape.required) - (BITS - len(shape.wanted))
+    if count <= 0:
+        return []
+    if shape.wanted:
+        return Wider(replace(shape, wanted=frozenset()), NEGATING, "too many members are required")
+    declared = ([name for name, _ in rules.named] for rules in shape.maps)
+    longest = max(declared, key=lambda names: (len(names), names), default=[])
+    order = {name: number for number, name in enumerate(longest)}
+    return sorted(shape.required, key=lambda name: (order.get(name, len(order)), name))[:count]
+
+
+def _extras(planning: Planning, shape: Object, form: Spelling) -> list[_Extra] | Wider:
+    if len(patterns_of_keys(shape)) > MAX_COMBINED_PATTERNS:
+        reason = f"with more than {MAX_COMBINED_PATTERNS} patterns, no key that matches several of them is written"
+        planning.note(("patternProperties",), "narrowed", reason)
+    extras: list[_Extra] = []
+    for found, node in planning.productivity.extra_nodes(shape):
+        ways = planning.productivity.extra_ways(shape, found, node)
+        fitting = frozenset[Wanted]().union(*(way.satisfied for way in ways))
+        for way in ways:
+            if planning.productivity.is_productive(way.node):
+                named = replace(shape, names=way.names)
+                keys = _keys(planning, named, found, form)
+                if isinstance(keys, Wider):
+                    return keys
+                planning.has_long_texts |= keys.is_long
+                is_hard = named.names != ANY or bool(patterns_of_keys(named))
+                if keys.expression:
+                    extras.append(_Extra(keys.expression, way.node, way.satisfied, fitting, is_hard))
+        for one in fitting:
+            if one.value != ANY:
+                reason = (
+                    "negated: of undeclared keys that may fail it, only such that do come after the first that does"
+                )
+                planning.normalizer.notes.add(one.pointer, "narrowed", reason)
+    return extras
+
+
+def _keys(planning: Planning, shape: Object, found: tuple[str, ...], form: Spelling) -> Keys | Wider:
+    """Return the keys that a shape does not name and that match exactly these patterns; else a shape without them."""
+    named = planning.productivity.named_keys(shape)
+    if planning.effort == "relaxed" and patterns_of_keys(shape):
+        reason = "the patterns cost the engine too much"
+    else:
+        keys = undeclared_keys(planning.normalizer, planning.has_match, shape, found, named, form)
+        if isinstance(keys, Keys):
+            return keys
+        reason = keys.reason
+    values = tuple((name, planning.normalizer.value_node(shape, name)) for name in named)
+    wider = replace(shape, maps=frozenset({KeyMap(values)}), names=ANY, wanted=frozenset())
+    return Wider(wider, ("patternProperties", "additionalProperties", "propertyNames"), reason)
+
+
+def _bits(planning: Planning, shape: Object, keys: list[str], leading: int, *, has_extras: bool) -> _Bits | Wider:
+    """Return the layout of the bits; a wider shape if they do not suffice."""
+    required, fewest = len(shape.required) - leading, shape.fewest - leading
+    counts_few = fewest > required
+    wanted = tuple(sorted(shape.wanted, key=lambda one: one.order))
+    tracked = min(len(keys), BITS - len(wanted))  # the others are optional: of one written twice, the last value counts
+    if tracked < len(keys) and any(one.value != ANY for one in wanted):
+        reason = f"more than {BITS} properties cannot be told apart"
+        return Wider(replace(shape, wanted=frozenset()), NEGATING, reason)
+    is_endless = counts_few and has_extras and has_endless_keys(planning, shape)
+    slots = (fewest - required if is_endless else 1) if counts_few and has_extras else 0
+    room = None
+    if shape.most is not None:
+        tracked = len(keys)
+        room = (shape.most - leading if has_extras else min(shape.most - leading, tracked)) - required
+        slots = room if has_extras else 0
+    if (
+        counts_few
+        and has_extras
+        and not is_endless
+        and (fewest > tracked + 1 or (shape.most is not None and fewest > 1))
+    ):
+        reason = "undeclared keys cannot be counted: propertyNames and patterns may allow only finitely many"
+        return Wider(replace(shape, fewest=0), ("minProperties",), reason)
+    if tracked + slots + len(wanted) > BITS or (counts_few and fewest > tracked + slots):
+        wider, keywords = replace(shape, fewest=0, most=None), ("minProperties", "maxProperties")
+        return Wider(wider, keywords, f"more than {BITS} properties cannot be counted")
+    if counts_few and tracked < len(keys):
+        planning.note(("minProperties",), "narrowed", f"only the first {BITS} properties count")
+    if counts_few and has_extras and not is_endless and fewest > required + 1:
+        reason = "of undeclared keys, one counts: it is not known that there are always more of them"
+        planning.note(("minProperties",), "narrowed", reason)
+    return _Bits(required, tracked, slots, slots if is_endless else min(slots, 1), room, wanted)
+
+
+def _told_by(planning: Planning, shape: Object, bits: _Bits, extras: list[_Extra]) -> Literal["bits", "keys", "more"]:
+    """Return what tells the states of an object apart."""
+    if any(one.value != ANY or any(one in extra.satisfied for extra in extras) for one in bits.wanted):
+        return "more"
+    productivity = planning.productivity
+    is_counted = bits.slots or bits.wanted or shape.most is not None or shape.fewest > len(shape.required)
+    is_all = bits.required == len(shape.required) and bits.tracked >= len(productivity.named_keys(shape))
+    # Also if a declared key is impossible: undeclared keys do not include it.
+    if is_counted or not is_all or len(extras) > 1 or shape.names != ANY or patterns_of_keys(shape):
+        return "keys"
+    return "bits"
+
+
+def _others(shape: Object) -> tuple[String, ...]:
+    """Return what undeclared keys are told apart by."""
+    if shape.names != ANY:
+        return ()
+    names = shape.required.union(*([name for name, _ in rules.named] for rules in shape.maps))
+    patterns = sorted({pattern for rules in shape.maps for pattern, _ in rules.patterns})
+    return String(excluded=names), *(String(patterns=frozenset({pattern})) for pattern in patterns)

@@ -1,0 +1,120 @@
+"""Maps paths in the arguments to grammar nodes, to find the arrays with ``uniqueItems``.
+
+In ``{"a":[`` the array is at the node of the key ``a``, if all alternatives of the
+object have the same one there; if they differ, the array is not found, and coverage names it.
+"""
+
+from collections.abc import Sequence
+
+from constrained_k2.grammar.plan.nodes import (
+    ANY_VALUE,
+    Alternative,
+    ArrayPlan,
+    CountedItems,
+    ObjectPlan,
+    Place,
+    PlanNode,
+    UnequalValues,
+)
+from constrained_k2.schema.shapes import Value
+
+NOWHERE = -1
+"""The place of values that hold no such array."""
+NOT_TOLD_APART = "it cannot be told apart from an array of another schema that may be in its place"
+"""The reason why an array's items are not compared."""
+
+
+def places_of(nodes: Sequence[PlanNode], root: int) -> tuple[tuple[Place, ...], list[int]]:
+    """Return the places of all nodes, empty if no items are compared, and the nodes of arrays that are not found."""
+    compared = [
+        number
+        for number, node in enumerate(nodes)
+        if any(isinstance(one, ArrayPlan) and one.alone is not None for one in node.alternatives)
+    ]
+    if not compared:
+        return (), []
+    builder = _Builder(nodes)
+    places = tuple(builder.place(number) for number in range(len(nodes)))
+    ways = builder.ways_from(root)
+    missing = [one for one in compared if (one, False) in ways or ((one, True) in ways and places[one].alone is None)]
+    return places, missing
+
+
+class _Builder:
+    """For each node the nodes that it leads to, with True if its place does so too."""
+
+    def __init__(self, nodes: Sequence[PlanNode]) -> None:
+        self._nodes = nodes
+        self._ways: list[list[tuple[int, bool]]] = [[] for _ in nodes]
+
+    def place(self, number: int) -> Place:
+        """Return the place of a node, and note the ways from it."""
+        node = self._nodes[number]
+        if node.parts:  # an argument's type is written before its value
+            self._ways[number] += [(part, True) for _, part in node.parts]
+            parts = dict(node.parts)
+            keys, extra = self._object(parts["object"]) if "object" in parts else ({}, NOWHERE)
+            items = self._array(parts["array"]) if "array" in parts else ((), NOWHERE, None)
+            return Place(keys, extra, *items)
+        keys, extra = self._object(number)
+        return Place(keys, extra, *self._array(number))
+
+    def ways_from(self, root: int) -> set[tuple[int, bool]]:
+        """Return the nodes that some way leads to, each with True if places alone do, with False if others do."""
+        seen: set[tuple[int, bool]] = set()
+        waiting = [(root, True)]
+        while waiting:
+            node, is_found = waiting.pop()
+            if (node, is_found) not in seen:
+                seen.add((node, is_found))
+                waiting += [(child, is_found and is_led) for child, is_led in self._ways[node]]
+        return seen
+
+    def _object(self, number: int) -> tuple[dict[str, int], int]:
+        """Return the keys of a node's objects that lead to one place in all alternatives, and the place of others."""
+        objects: list[tuple[dict[str, set[int]], set[int]]] = []
+        for one in self._nodes[number].alternatives:
+            if isinstance(one, ObjectPlan):
+                named: dict[str, set[int]] = {}
+                for member in (*one.leading, *one.members):
+                    named.setdefault(member.key, set()).add(member.node)
+                objects.append((named, {other.node for other in one.extras}))
+            elif isinstance(one, Value) and one.value_kind == "object":
+                objects.append(({}, {ANY_VALUE}))
+        extra = {child for _, others in objects for child in others}
+        keys, are_led = {}, True
+        for name in dict.fromkeys(name for named, _ in objects for name in named):
+            several = [named[name] for named, _ in objects if name in named]
+            children = set().union(*several)
+            is_mixed = len(several) < len(objects) and not extra <= children  # in some, it is another key
+            found = self._number(number, children, are_led=not is_mixed)
+            keys[name] = NOWHERE if is_mixed else found
+            are_led = are_led and not is_mixed
+        return keys, self._number(number, extra, are_led=are_led)
+
+    def _array(self, number: int) -> tuple[tuple[int, ...], int, bytes | None]:
+        """Return the places of the items of a node's arrays, and what is of one item alone."""
+        arrays = [one for one in self._nodes[number].alternatives if _has_items(one)]
+        if len(arrays) == 1 and isinstance(one := arrays[0], ArrayPlan):
+            prefix = tuple(self._number(number, {child}) for child in one.prefix)
+            return prefix, self._number(number, set() if one.rest is None else {one.rest}), one.alone
+        for one in arrays:
+            if isinstance(one, ArrayPlan):
+                children = [*one.prefix, *([] if one.rest is None else [one.rest])]
+            elif isinstance(one, CountedItems):
+                children = [child for state in one.states for _, nodes in state.following for child in nodes]
+            else:
+                children = []
+            self._ways[number] += [(child, False) for child in children]
+        return (), NOWHERE, None
+
+    def _number(self, number: int, children: set[int], *, are_led: bool = True) -> int:
+        """Return the place that these children of a node share, and note the ways to them."""
+        is_one = len(children) == 1
+        self._ways[number] += [(child, is_one and are_led) for child in children]
+        return next(iter(children)) if is_one else NOWHERE
+
+
+def _has_items(one: Alternative) -> bool:
+    is_listed = isinstance(one, Value) and one.value_kind == "array"
+    return is_listed or isinstance(one, ArrayPlan | CountedItems | UnequalValues)

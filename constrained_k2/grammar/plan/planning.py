@@ -1,0 +1,129 @@
+"""The state of planning one schema: numbered nodes, notes on the shape that is planned now, questions to the engine."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from constrained_k2.errors import SchemaTooCostly
+from constrained_k2.grammar.plan.keys import has_keys
+from constrained_k2.grammar.plan.leaves import INTEGERS, CanBegin, Effort, leaf_has_value
+from constrained_k2.grammar.plan.nodes import ANY_VALUE, PlanNode
+from constrained_k2.grammar.productivity import Productivity
+from constrained_k2.schema.normalize import Normalizer
+from constrained_k2.schema.notes import NoteStatus
+from constrained_k2.schema.shapes import ANY, EVERYTHING, Kind, Node
+from constrained_k2.schema.undeclared_keys import UndeclaredKeys
+
+LISTING = ("enum", "const")
+"""The keywords that list values."""
+_ANY_SHAPES = frozenset(EVERYTHING)
+_MAX_ALTERNATIVES = 50_000  # of all arguments' values; engines refuse more, but only after they have read them
+
+
+class Planning:
+    """Nodes by number, and notes.
+
+    Args:
+        normalizer: Expands the schema's nodes, and has the notes.
+        has_match: Tells whether any text matches a terminal's expression. It finds contradictions among patterns,
+            lengths and exclusions, which would be dead ends for a call.
+        can_begin: Tells whether the engine can write such a text: some patterns fail with the first mask.
+        undeclared_keys: As the setting.
+        effort: The cost for the engine that is aimed at.
+    """
+
+    def __init__(
+        self,
+        normalizer: Normalizer,
+        has_match: Callable[[str], bool],
+        can_begin: CanBegin,
+        undeclared_keys: UndeclaredKeys,
+        effort: Effort,
+    ) -> None:
+        self.normalizer = normalizer
+        self.has_match = has_match
+        self.can_begin = can_begin
+        self.effort = effort
+        leaf, keys = partial(leaf_has_value, has_match=has_match), partial(has_keys, normalizer, has_match)
+        self.productivity = Productivity(normalizer, leaf, keys, undeclared_keys)
+        self.nodes: list[PlanNode] = [PlanNode()]  # by number; those that are waiting are empty
+        self.sources: list[Node] = [ANY]  # by number; of an argument, the node of its values
+        self.waiting: list[int] = []
+        self.has_open_keys = self.has_long_texts = False
+        self.member_count = 0
+        self.raw: set[Node] = set()  # nodes whose strings are written without quotes and escapes
+        self.node: Node = ANY  # the node that is being planned
+        self._numbers = {ANY: ANY_VALUE}
+        self._arguments: dict[Node, int] = {}
+        self._alternatives = 0  # of the arguments' values
+        self._noted: list[tuple[str, NoteStatus, str]] = []  # on the shape that is being planned
+
+    def number(self, node: Node) -> int:
+        """Return the number of a productive node, which is planned now or later."""
+        found = self._numbers.get(node)
+        if found is None:
+            found = self._numbers[node] = self._next(node, PlanNode())
+            self.waiting.append(found)
+        self.has_open_keys |= found == ANY_VALUE
+        return found
+
+    def argument(self, node: Node) -> int:
+        """Return the number of an argument in XTML, whose values are told apart by their type."""
+        found = self._arguments.get(node)
+        if found is None:
+            parts = tuple((kind, self._part(kind, part)) for kind, part in self._parts(node).items())
+            found = self._arguments[node] = self._next(node, PlanNode(parts=parts))
+        return found
+
+    def note(self, keywords: tuple[str, ...], status: NoteStatus, reason: str, node: Node | None = None) -> None:
+        """Note that these keywords are not enforced exactly in a node, unless the current shape is planned wider."""
+        for pointer in self.normalizer.occurrences(self.node if node is None else node, keywords):
+            self._noted.append((pointer, status, reason))
+
+    def note_listed(self, value: Any, node: Node | None = None) -> None:
+        """Note the spelling of integers in a listed value: itself, not as part of a listed object or array."""
+        if has_integer(value) and "#" not in self.normalizer.occurrences(self.node if node is None else node, LISTING):
+            self.note(*INTEGERS._replace(keywords=LISTING), node=node)
+
+    def settle_notes(self, *, is_planned: bool) -> None:
+        """Keep the notes on the current shape if it is planned; else drop them: a wider one takes its place."""
+        if is_planned:
+            for note in self._noted:
+                self.normalizer.notes.add(*note)
+        self._noted.clear()
+
+    def _next(self, node: Node, planned: PlanNode) -> int:
+        self.nodes.append(planned)
+        self.sources.append(node)
+        return len(self.nodes) - 1
+
+    def _part(self, kind: Kind, part: Node) -> int:
+        if part != ANY:
+            return self.number(part)
+        self.has_open_keys |= kind in {"object", "array"}
+        return ANY_VALUE
+
+    def _parts(self, node: Node) -> dict[Kind, Node]:
+        """Return the nodes of a node's values by type; :data:`ANY` for all values of the type."""
+        parts: dict[Kind, Node] = {}
+        found = self.normalizer.by_kind(node)
+        for kind, (part, shapes) in found.items():
+            if not _ANY_SHAPES.isdisjoint(shapes):
+                parts[kind] = ANY
+                continue
+            self._alternatives += len(shapes)
+            if kind == "string":
+                self.raw.add(part)
+            parts[kind] = node if len(found) == 1 and kind != "string" else part
+        if self._alternatives > _MAX_ALTERNATIVES:
+            problem = f"the values of arguments have more than {_MAX_ALTERNATIVES} alternatives"
+            error = (problem, self.normalizer.document.location, "Shorten its enums, or declare fewer properties")
+            raise SchemaTooCostly(*error, "alternatives", _MAX_ALTERNATIVES, self._alternatives)
+        return {kind: part for kind, part in parts.items() if part == ANY or self.productivity.analyze(part)}
+
+
+def has_integer(value: Any) -> bool:
+    """True if a value is an integer, or contains one."""
+    if isinstance(value, list | dict):
+        return any(map(has_integer, value.values() if isinstance(value, dict) else value))
+    return type(value) is int
