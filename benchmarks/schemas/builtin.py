@@ -59,4 +59,4 @@ class XGrammarBuiltin:
             RuntimeError: xgrammar rejects it.
         """
         compiled = self._compiler.compile_json_schema(schema, any_whitespace=True, strict_mode=False)
-        return XGrammarGrammar(compiled, schema, Coverage("xgrammar"), self._encode)
+        return XGrammarGrammar(compiled, schema, Coverage("xgrammar"), self._encode, None)

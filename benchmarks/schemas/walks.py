@@ -113,13 +113,14 @@ def walk(grammar: ArgumentGrammar, vocabulary: Vocabulary, schema: Any, seed: in
                 return Walk(text.decode(), steps + 1, uniform)
             if steered:
                 position = follower.cursor(text)
-                tried = (_encoded(vocabulary, way) for way in endings(position))
+                plan = matcher.plan
+                tried = (_encoded(vocabulary, way) for way in (() if plan is None else endings(position, plan)))
                 taken = next(filter(None, (list(takewhile(matcher.accept, way)) for way in tried)), [])
                 text += b"".join(map(vocabulary.token_bytes, taken))
                 steps += len(taken)
                 if taken:
                     continue
-                budget.narrow(ArgumentsCursor(cursor=position), row)
+                budget.narrow(ArgumentsCursor(cursor=position), plan, row)
                 ids = allowed_ids(row)
             elif text.rstrip().endswith((b"{", b",")) and quote in ids and chance.random() < 0.5:
                 key = next((key for key in chance.sample(keys, len(keys)) if _take(matcher, key)), [])

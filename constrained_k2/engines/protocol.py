@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.grammar.lark.text_grammar import TextGrammar
+from constrained_k2.grammar.plan.nodes import Plan
 from constrained_k2.request.spec import EngineName
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
@@ -30,6 +31,10 @@ class ArgumentMatcher(Protocol):
     @property
     def text_grammar(self) -> TextGrammar | None:
         """The parsed rules of a client's grammar; None for a schema, or if this package cannot parse a part of them."""
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan of the grammar that the arguments go on with; None for a client's grammar."""
 
     def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
         """Write the allowed tokens into a bitmask row, int32 ``[words]``, contiguous.

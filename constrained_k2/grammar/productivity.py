@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, combinations, compress, product, takewhile
 from typing import Any, Literal
 
-from constrained_k2.grammar.member_ways import MemberWay
 from constrained_k2.grammar.patterns.translation import matching_texts
 from constrained_k2.schema.instances import is_key_of
 from constrained_k2.schema.normalize import Normalizer
@@ -33,6 +32,15 @@ MAX_COMBINED_PATTERNS = 4  # up to so many patterns of an object are combined, s
 MAX_LISTED_KEYS = 64  # by propertyNames or a pattern: each of so many, with those declared, is like a declared one
 _Demand = tuple[Wanted, Wanted]
 """A wanted member, and what is left to demand of one whose key is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberWay:
+    """One way to write an object member."""
+
+    node: Node  # of its value
+    names: Node  # of its key, if that is not declared
+    satisfied: frozenset[Wanted] = frozenset()  # the wanted members that it is
 
 
 @dataclass

@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.errors import InvalidRequest
+from constrained_k2.grammar.plan.nodes import Plan
 from constrained_k2.turn.cursors.arguments_cursor import ArgumentsCursor
+from constrained_k2.turn.cursors.json_cursor import JsonCursor
 from constrained_k2.turn.cursors.xtml_cursor import XtmlCursor
 from constrained_k2.turn.endings.json_endings import endings
 from constrained_k2.turn.endings.text_endings import text_endings
@@ -79,16 +81,16 @@ class FinishBudget:
         if reserved_tokens:
             matcher.budgets += (_FinishFilter(self, start),)
 
-    def narrow(self, arguments: ArgumentsCursor, row: npt.NDArray[np.int32]) -> None:
+    def narrow(self, arguments: ArgumentsCursor, plan: Plan | None, row: npt.NDArray[np.int32]) -> None:
         """Remove from a mask, int32 ``[words]``, in place, tokens that do not lead to the end; some token is left."""
         cursor, text = arguments.cursor, arguments.text
         pieces: Iterable[str | int] = ()
         if text is not None and text.is_inside:
             pieces = text_endings(text, self.vocabulary.format)
-        elif isinstance(cursor, XtmlCursor):
-            pieces = xtml_endings(cursor)
-        elif cursor is not None:
-            pieces = endings(cursor)
+        elif isinstance(cursor, XtmlCursor) and plan is not None:
+            pieces = xtml_endings(cursor, plan)
+        elif isinstance(cursor, JsonCursor) and plan is not None:
+            pieces = endings(cursor, plan)
         for piece in pieces:
             token_id = self.first_token(piece, row, arguments.begun_character)
             if token_id is not None:
@@ -148,7 +150,8 @@ class _FinishFilter:
             end = turn.vocabulary.format.call_end if turn.phase is Phase.ARGUMENTS else self._budget.answer_end
             _allow_only(end, row)  # even if the client forbids it
             return
-        self._budget.narrow(self._follow(turn, turn.num_tokens), row)
+        plan = None if turn.arguments is None else turn.arguments.plan
+        self._budget.narrow(self._follow(turn, turn.num_tokens), plan, row)
 
     def truncate(self, num_tokens: int) -> None:
         while self._cursors and self._cursors[-1].num_tokens > num_tokens:

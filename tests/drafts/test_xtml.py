@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from constrained_k2 import Compiler, ToolCallSpec
+from constrained_k2.engines.llguidance.grammar_text import Patterns, our_text
 from constrained_k2.formats.kimi_k3 import KIMI_K3
+from constrained_k2.grammar.plan.nodes import Plan
 from constrained_k2.prompts.xtml.turn import render_turn
 from constrained_k2.request.spec import ToolCall
 from constrained_k2.turn.cursors.json_cursor import MAX_TOKEN
@@ -39,6 +41,13 @@ def at(*pieces: str, schema: Any = None) -> XtmlCursor:
     for piece in pieces:
         cursor.feed(MARKERS.get(piece, piece))
     return cursor
+
+
+def plan_of(schema: Any = None) -> Plan:
+    """The plan of a schema's grammar, in XTML."""
+    plan = our_text(SCHEMA if schema is None else schema, Patterns(), encoding="xtml").plan
+    assert plan is not None
+    return plan
 
 
 def tag(key: str, kind: str) -> tuple[str, ...]:
@@ -84,20 +93,21 @@ def block(key: str, kind: str, value: str) -> tuple[str, ...]:
     ],
 )
 def test_the_first_ending(written: Sequence[str], expected: str) -> None:
-    cursor = at(*written)
-    first = next(iter(xtml_endings(cursor)))
+    cursor, plan = at(*written), plan_of()
+    first = next(iter(xtml_endings(cursor, plan)))
     assert (NAMES[first] if isinstance(first, int) else first) == expected
-    assert next(iter(xtml_endings(cursor))) == first, "the cursor has changed"
+    assert next(iter(xtml_endings(cursor, plan))) == first, "the cursor has changed"
 
 
 def test_further_endings() -> None:
-    assert list(xtml_endings(at(OPEN, 'argument key="'))) == [
+    plan = plan_of()
+    assert list(xtml_endings(at(OPEN, 'argument key="'), plan)) == [
         "unit", "q&quot;&amp;", "city", "when", "node", "tags", '"',
     ]  # fmt: skip
-    assert next(xtml_endings(at(*tag("when", "string")))) == MARKERS[CLOSE]
-    assert list(xtml_endings(at(*tag("when", "string"), "2024-02-03T04:05:06.")))[:2] == [MARKERS[CLOSE], "0Z"]
-    assert list(xtml_endings(at(OPEN, 'argument key="unit" type="')))[:2] == ["string", "number"]
-    assert not list(xtml_endings(at(OPEN, 'argument key="unit" type="x')))
+    assert next(xtml_endings(at(*tag("when", "string")), plan)) == MARKERS[CLOSE]
+    assert list(xtml_endings(at(*tag("when", "string"), "2024-02-03T04:05:06."), plan))[:2] == [MARKERS[CLOSE], "0Z"]
+    assert list(xtml_endings(at(OPEN, 'argument key="unit" type="'), plan))[:2] == ["string", "number"]
+    assert not list(xtml_endings(at(OPEN, 'argument key="unit" type="x'), plan))
 
 
 def test_a_kind_of_object_is_chosen_by_its_constant() -> None:
@@ -106,9 +116,9 @@ def test_a_kind_of_object_is_chosen_by_its_constant() -> None:
         {"properties": {"kind": {"const": "short"}}, "required": ["kind"]},
     ]  # fmt: skip
     schema = {"type": "object", "anyOf": kinds}
-    assert next(iter(xtml_endings(at(*tag("kind", "string"), schema=schema)))) == "short"
+    assert next(iter(xtml_endings(at(*tag("kind", "string"), schema=schema), plan_of(schema)))) == "short"
     after_long = at(*block("kind", "string", "long"), OPEN, 'argument key="', schema=schema)
-    assert next(iter(xtml_endings(after_long))) == "text"
+    assert next(iter(xtml_endings(after_long, plan_of(schema)))) == "text"
 
 
 def test_a_long_tag_and_a_long_string() -> None:

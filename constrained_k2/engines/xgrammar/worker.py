@@ -7,11 +7,14 @@ long, and hundreds of megabytes. Standard input is one end of a :func:`multiproc
 
     in    (tokens, stop_id, {"seconds": …, "memory_bytes": …}) pickled, then pairs: "allow" or "forbid" for undeclared
           keys, and a schema as JSON text
-    out   {} when ready, then for each schema {"notes": …, "rewritten": …}, {"error": …} or {"killed": …}, as JSON
+    out   {} when ready, then for each schema {"notes": …, "rewritten": …, "plan": …}, {"error": …} or {"killed": …}, as
+          JSON; the plan is pickled, as base64
 """
 
+import base64
 import json
 import os
+import pickle
 import re
 import resource
 import signal
@@ -23,17 +26,22 @@ from typing import Any
 import xgrammar
 
 from constrained_k2.errors import ConstrainedK2Error, UnsupportedSchema
+from constrained_k2.grammar.plan.nodes import Plan
+from constrained_k2.grammar.plan.planner import plan_schema
+from constrained_k2.grammar.plan.planning import Planning
 from constrained_k2.grammar.xgrammar.strings import is_found
 from constrained_k2.grammar.xgrammar.writer import XGrammarWriter
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.no_instances import write_some
 from constrained_k2.schema.normalize import Normalizer
+from constrained_k2.schema.shapes import Node
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 
 FAILED = 1  # exit code of a fork that hit no limit but an unexpected error, whose traceback it prints
 _WALL_FACTOR = 10  # the limit is on CPU time, so that it does not depend on the load; wall time only ends what hangs
 _MAX_WHITESPACE = 16  # characters in a run: enough for indentation; each costs a grammar 0.2 MB (real vocabulary)
 _REMEDY = "Remove or rewrite the named part, or leave the tool out"
+_ROOT: Node = frozenset({("#", True)})
 _AUTOMATON = re.compile(r"^\w+ ::= .*\bRegex\(", re.MULTILINE)
 
 
@@ -53,7 +61,7 @@ def _try_out(compiler: xgrammar.GrammarCompiler, undeclared_keys: UndeclaredKeys
     """Rewrite a schema and compile it; a MemoryError means that xgrammar hit the memory limit."""
 
     def write(normalizer: Normalizer) -> tuple[str, Normalizer]:
-        return json.dumps(XGrammarWriter(normalizer, undeclared_keys).write(frozenset({("#", True)}))), normalizer
+        return json.dumps(XGrammarWriter(normalizer, undeclared_keys).write(_ROOT)), normalizer
 
     try:
         rewritten, normalizer = write_some(SchemaDocument(json.loads(schema)), is_found, write)
@@ -67,7 +75,20 @@ def _try_out(compiler: xgrammar.GrammarCompiler, undeclared_keys: UndeclaredKeys
             raise MemoryError from error
         cause = (str(error).strip().splitlines() or ["unknown error"])[0][:300]
         raise UnsupportedSchema(f"xgrammar has no grammar for this schema: {cause}", "", _REMEDY) from error
-    return {"notes": normalizer.notes.found, "rewritten": rewritten}
+    plan = pickle.dumps(_plan(undeclared_keys, schema))
+    return {"notes": normalizer.notes.found, "rewritten": rewritten, "plan": base64.b64encode(plan).decode()}
+
+
+def _plan(undeclared_keys: UndeclaredKeys, schema: bytes) -> Plan | None:
+    """Plan a schema, for the texts that end a call; None if it has no plan."""
+
+    def write(normalizer: Normalizer) -> Plan:
+        planning = Planning(normalizer, lambda _: True, lambda *_, **__: True, undeclared_keys, "exact")
+        return plan_schema(planning, _ROOT)
+
+    with suppress(ConstrainedK2Error):
+        return write_some(SchemaDocument(json.loads(schema)), is_found, write)
+    return None
 
 
 def _forked(

@@ -13,10 +13,17 @@ from constrained_k2.schema.shapes import ANY, EVERYTHING, Object, String, Value,
 
 
 class Keys(NamedTuple):
-    """Keys as a terminal: its expression, empty if there are none, and True if a long text may be forced."""
+    """Keys as a terminal.
+
+    Attributes:
+        expression: The terminal's; empty if there are none.
+        is_long: True if a long text may be forced.
+        listed: Those that ``propertyNames`` lists.
+    """
 
     expression: str
     is_long: bool
+    listed: tuple[str, ...]
 
 
 def has_keys(
@@ -54,4 +61,4 @@ def undeclared_keys(  # noqa: PLR0913, PLR0917 - what the keys depend on
     ways += [one_of(sorted(listed), form)] if listed else []
     expression = " | ".join(ways)
     is_some = any(map(is_endless, strings)) or (bool(ways) and has_match(expression))
-    return Keys(expression if is_some else "", any(map(is_long, strings)))
+    return Keys(expression if is_some else "", any(map(is_long, strings)), tuple(listed))

@@ -127,6 +127,8 @@ class Extra(Struct, frozen=True, gc=False):
         wanted: As of a :class:`Member`.
         clear: Bits that must be clear.
         is_hard: True if the keys have patterns, or are restricted by ``propertyNames``.
+        patterns: Groups of patterns: a key matches all of some group.
+        listed: Keys that ``propertyNames`` lists.
     """
 
     keys: str
@@ -134,6 +136,8 @@ class Extra(Struct, frozen=True, gc=False):
     wanted: int = 0
     clear: tuple[int, ...] = ()
     is_hard: bool = False
+    patterns: tuple[tuple[str, ...], ...] = ()
+    listed: tuple[str, ...] = ()
 
 
 class ObjectPlan(Struct, frozen=True, gc=False):
@@ -152,6 +156,7 @@ class ObjectPlan(Struct, frozen=True, gc=False):
         wanted: The number of members that negations ask for; theirs are the last bits.
         told_by: What tells the object's states apart: its bits, its declared keys and their number, or more than these.
         others: What undeclared keys are told apart by; empty if that is more than patterns.
+        order: The declared keys in the order of the schema.
     """
 
     leading: tuple[Member, ...] = ()
@@ -166,6 +171,7 @@ class ObjectPlan(Struct, frozen=True, gc=False):
     wanted: int = 0
     told_by: Literal["bits", "keys", "more"] = "bits"
     others: tuple[String, ...] = ()
+    order: tuple[str, ...] = ()
 
     @property
     def has_open_keys(self) -> bool:
@@ -183,6 +189,17 @@ Leaf = Null | Boolean | Value | StringPlan | NumberPlan
 Container = ArrayPlan | UnequalValues | CountedItems | ObjectPlan
 Alternative = Leaf | Container
 CONTAINERS = (ArrayPlan, UnequalValues, CountedItems, ObjectPlan)
+_KINDS: dict[type, Kind] = {
+    StringPlan: "string", NumberPlan: "number", ObjectPlan: "object",
+    ArrayPlan: "array", UnequalValues: "array", CountedItems: "array",
+}  # fmt: skip
+
+
+def kind_of_alternative(one: Alternative) -> Kind:
+    """The JSON type of an alternative."""
+    if isinstance(one, Value):
+        return one.value_kind
+    return one.kind if isinstance(one, Null | Boolean) else _KINDS[type(one)]
 
 
 class PlanNode(Struct, frozen=True, gc=False):

@@ -52,6 +52,8 @@ class _Extra:
     satisfied: frozenset[Wanted]  # the wanted members that it is
     fitting: frozenset[Wanted]  # those that members under these keys may be
     is_hard: bool
+    patterns: tuple[tuple[str, ...], ...]
+    listed: tuple[str, ...]
 
 
 def plan_object(planning: Planning, shape: Object) -> ObjectPlan | Wider:
@@ -112,6 +114,7 @@ def _plan(planning: Planning, shape: Object, number: Callable[[Node], int], form
         len(bits.wanted),
         _told_by(planning, shape, bits, extras),
         _others(shape),
+        _in_order(shape, [*leading, *keys]),
     )
     planning.has_open_keys |= planned.has_open_keys
     planning.member_count += planned.way_count
@@ -123,7 +126,9 @@ def _planned(extra: _Extra, bits: _Bits, number: Callable[[Node], int]) -> Extra
     # under these keys.
     is_by_value = any(one.value != ANY for one in extra.satisfied)
     clear = () if is_by_value else bits.by_value(extra.fitting)
-    return Extra(extra.keys, number(extra.node), bits.mask(extra.satisfied), clear, extra.is_hard)
+    return Extra(
+        extra.keys, number(extra.node), bits.mask(extra.satisfied), clear, extra.is_hard, extra.patterns, extra.listed
+    )
 
 
 def _leading(shape: Object) -> list[str] | Wider:
@@ -154,9 +159,11 @@ def _extras(planning: Planning, shape: Object, form: Spelling) -> list[_Extra] |
                 if isinstance(keys, Wider):
                     return keys
                 planning.has_long_texts |= keys.is_long
-                is_hard = named.names != ANY or bool(patterns_of_keys(named))
                 if keys.expression:
-                    extras.append(_Extra(keys.expression, way.node, way.satisfied, fitting, is_hard))
+                    is_hard = named.names != ANY or bool(patterns_of_keys(named))
+                    groups = _groups(planning, named, found) if is_hard else ()
+                    given = keys.expression, way.node, way.satisfied, fitting, is_hard, groups, keys.listed
+                    extras.append(_Extra(*given))
         for one in fitting:
             if one.value != ANY:
                 reason = (
@@ -164,6 +171,13 @@ def _extras(planning: Planning, shape: Object, form: Spelling) -> list[_Extra] |
                 )
                 planning.normalizer.notes.add(one.pointer, "narrowed", reason)
     return extras
+
+
+def _groups(planning: Planning, shape: Object, found: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """Return the patterns that keys match together: these, and those of each alternative of their names."""
+    names = () if shape.names == ANY else planning.normalizer.shapes(shape.names)
+    several = [{*found, *name.patterns} for name in names if isinstance(name, String)] or [set(found)]
+    return tuple(tuple(sorted(group)) for group in several if group)
 
 
 def _keys(planning: Planning, shape: Object, found: tuple[str, ...], form: Spelling) -> Keys | Wider:
@@ -227,6 +241,12 @@ def _told_by(planning: Planning, shape: Object, bits: _Bits, extras: list[_Extra
     if is_counted or not is_all or len(extras) > 1 or shape.names != ANY or patterns_of_keys(shape):
         return "keys"
     return "bits"
+
+
+def _in_order(shape: Object, keys: list[str]) -> tuple[str, ...]:
+    """Return keys in the order of the schema, those that it only requires last."""
+    possible = set(keys)
+    return (*(key for key in shape.in_order() if key in possible), *sorted(possible.difference(shape.in_order())))
 
 
 def _others(shape: Object) -> tuple[String, ...]:

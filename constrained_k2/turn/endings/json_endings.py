@@ -1,4 +1,4 @@
-"""Texts that end a call's arguments soonest, by the grammar's shapes. The mask decides whether one may be written.
+"""Texts that end a call's arguments soonest, by the grammar's plan. The mask decides whether one may be written.
 
 Values take their shortest alternative (``null`` of a linked list), objects get the required keys of the one that lacks
 the least, arrays end, strings get the shortest rest that their patterns and lengths demand. Numbers, if no multiple is
@@ -12,9 +12,10 @@ from fractions import Fraction
 from itertools import chain
 from typing import Protocol, Self, TypeVar
 
-from constrained_k2.schema.shapes import Number, Shape, String, Value, kind_of_shape
+from constrained_k2.grammar.plan.nodes import Alternative, NumberPlan, Plan, StringPlan, kind_of_alternative
+from constrained_k2.schema.shapes import Number, Value
 from constrained_k2.turn.cursors.json_cursor import JsonCursor, JsonPart, OpenContainer, spelled, unspelled
-from constrained_k2.turn.endings.shortest import ShortestValues, values_of
+from constrained_k2.turn.endings.plan_values import PlanValues, values_of
 from constrained_k2.turn.endings.text_rests import MOST, rests, rests_of_key
 
 _LENGTH = 24  # about the length of the longest tokens in endings
@@ -23,7 +24,7 @@ MAX_KEYS = 8  # to try at one place
 _MAX_ORDERED = 32  # keys
 _MAX_BEGINNINGS = 32  # of values
 _LARGEST = 10**24  # numerator of a number to write
-_TELLING = 64  # keys of an object by which its shapes are told apart
+_TELLING = 64  # keys of an object by which its alternatives are told apart
 _PATIENCE = 12  # members or items of a container
 _FREE_ITEM = 4  # every so many items beyond the one that an array must contain are left to the model
 
@@ -31,11 +32,12 @@ OPENINGS: dict[str, str] = {"string": '"', "object": "{", "array": "[", "null": 
 _BEGINNINGS = OPENINGS | {"boolean": "true"}
 
 
-def endings(cursor: JsonCursor) -> Iterator[str]:
-    """Texts that may follow to end the arguments soonest, the best first. The cursor is left unchanged."""
-    for piece in next_pieces(cursor):
+def endings(cursor: JsonCursor, plan: Plan) -> Iterator[str]:
+    """Texts that may follow to end the arguments of a plan soonest, the best first. The cursor is left unchanged."""
+    values = values_of(plan)
+    for piece in next_pieces(cursor, values):
         if piece:
-            yield lengthened(cursor, piece, lambda ahead: next_pieces(ahead, known_only=True))
+            yield lengthened(cursor, piece, lambda ahead: next_pieces(ahead, values, known_only=True))
 
 
 class Cursor(Protocol):
@@ -69,21 +71,15 @@ def lengthened(cursor: _Tracker, piece: str, demanded: Callable[[_Tracker], Iter
     return text[: max(_LENGTH, min(len(first), MOST))]
 
 
-def document_of(cursor: JsonCursor) -> ShortestValues:
-    """The values of the document that a cursor follows."""
-    return values_of(cursor.frames[0].view.document if cursor.frames else cursor.value.document)
-
-
-def next_pieces(cursor: JsonCursor, *, known_only: bool = False) -> Iterable[str]:
+def next_pieces(cursor: JsonCursor, values: PlanValues, *, known_only: bool = False) -> Iterable[str]:
     """The next pieces to try, the best first; with ``known_only`` at most one, which the schema demands."""
     expect = cursor.expect
     if expect is JsonPart.COLON:
         return (":",)
-    document = document_of(cursor)
-    containers = open_shapes(document, cursor.frames)
+    containers = open_alternatives(values, cursor.frames)
     if expect in {JsonPart.VALUE, JsonPart.FIRST_ITEM, JsonPart.IN_STRING}:
-        found = value_shapes(document, cursor.frames, containers)
-        constant = _constant(document, cursor.frames, containers[:1])
+        found = value_alternatives(values, cursor.frames, containers)
+        constant = _constant(values, cursor.frames, containers[:1])
         if expect is JsonPart.IN_STRING:
             ends = _ends_of_string(cursor.token, found, known_only=known_only)
             if constant.startswith(f'"{cursor.token}'):
@@ -91,27 +87,27 @@ def next_pieces(cursor: JsonCursor, *, known_only: bool = False) -> Iterable[str
                 return rest if known_only else chain(rest, ends)
             return ends
         opening = constant or _opening(found)
-        contained = _beginnings(_contained(document, cursor.frames, containers))
+        contained = _beginnings(_contained(values, cursor.frames, containers))
         if expect is JsonPart.VALUE:
             if contained and cursor.frames[-1].commas % _FREE_ITEM == 0:
                 return ()  # an item of another kind is demanded as well
             return (opening,) if known_only else (*contained, opening)
-        tried = [*contained, "]"] if _contained(document, cursor.frames, containers[:1]) else ["]", *contained]
+        tried = [*contained, "]"] if _contained(values, cursor.frames, containers[:1]) else ["]", *contained]
         return tried[:1] if known_only else (*tried, opening)
     if not cursor.frames:
         return ()
-    number = _rests_of_number(document, cursor, containers)
+    number = _rests_of_number(values, cursor, containers)
     if not cursor.frames[-1].is_object:
         return ("]",) if known_only else ("]", *number, ",")
     written = set(cursor.frames[-1].keys)
-    keys = missing_keys(document, containers, written)
-    others = [key for key in declared_keys(document, containers, written) if key not in keys]
+    keys = missing_keys(values, containers, written)
+    others = [key for key in declared_keys(values, containers, written) if key not in keys]
     keys, others = _by_refusal(keys, written), _by_refusal(others, written)
     demanded = next(iter(keys), "")
     if expect is JsonPart.IN_KEY:
         possible = [key for key in (*keys, *others) if key.startswith(cursor.token)]
         ends = [f'{key[len(cursor.token) :]}":' for key in possible][:MAX_KEYS]
-        return ends[:1] if known_only else ends or _rests_of_key(document, cursor.token, containers, written)
+        return ends[:1] if known_only else ends or _rests_of_key(values, cursor.token, containers, written)
     separator = "" if expect in {JsonPart.KEY, JsonPart.FIRST_KEY} else ","
     if known_only:
         return (f'{separator}"{demanded}":',) if demanded else () if expect is JsonPart.KEY else ("}",)
@@ -121,22 +117,24 @@ def next_pieces(cursor: JsonCursor, *, known_only: bool = False) -> Iterable[str
     return ["}", *number, *tried]
 
 
-def open_shapes(document: ShortestValues, frames: list[OpenContainer]) -> list[Shape]:
-    """The shapes that the innermost open container has, or else the whole text, the one of the shortest value first.
+def open_alternatives(values: PlanValues, frames: list[OpenContainer]) -> list[Alternative]:
+    """The alternatives of the innermost open container, or else of the whole text, that of the shortest value first.
 
-    Shapes contradicted by the keys and scalars already written are dropped. If all are (as under a pattern), none is.
+    Those contradicted by the keys and scalars already written are dropped. If all are (as under a pattern), none is.
     """
-    found = document.shapes()
+    found = values.roots()
     for number, frame in enumerate(frames):
-        found = value_shapes(document, frames[:number], found)
-        found = [shape for shape in found if _fits(document, shape, frame)] or found
+        found = value_alternatives(values, frames[:number], found)
+        found = [one for one in found if _fits(values, one, frame)] or found
     return found
 
 
-def value_shapes(document: ShortestValues, frames: list[OpenContainer], containers: list[Shape]) -> list[Shape]:
-    """The shapes of the value that comes next or is being written, in the order of those of its container.
+def value_alternatives(
+    values: PlanValues, frames: list[OpenContainer], containers: list[Alternative]
+) -> list[Alternative]:
+    """The alternatives of the value that comes next or is being written, in the order of those of its container.
 
-    After some members or items another shape of the container comes first: the mask may refuse to end the first one.
+    After some members or items another one of the container comes first: the mask may refuse to end the first one.
     """
     if not (frames and containers):
         return containers
@@ -145,17 +143,22 @@ def value_shapes(document: ShortestValues, frames: list[OpenContainer], containe
     containers = [*containers[turned:], *containers[:turned]]
     if frame.is_object:
         name = name_of(frame.keys[-1]) if frame.keys else ""
-        several = [document.members(shape, name) for shape in containers]
+        several = [values.members(one, name) for one in containers]
     else:
-        several = [document.items(shape, frame.commas) for shape in containers]
-    return list(dict.fromkeys(chain.from_iterable(several)))
+        several = [values.items(one, frame.commas) for one in containers]
+    return _distinct(chain.from_iterable(several))
 
 
-def _fits(document: ShortestValues, shape: Shape, frame: OpenContainer) -> bool:
-    if kind_of_shape(shape) != ("object" if frame.is_object else "array"):
+def _distinct(alternatives: Iterable[Alternative]) -> list[Alternative]:
+    """Each once: constants by their value, others by identity, as large objects take long to compare."""
+    return list({one if isinstance(one, Value) else id(one): one for one in alternatives}.values())
+
+
+def _fits(values: PlanValues, one: Alternative, frame: OpenContainer) -> bool:
+    if kind_of_alternative(one) != ("object" if frame.is_object else "array"):
         return False
     told = frame.keys[:_TELLING]
-    return all(document.may_have(shape, name_of(key), frame.scalars.get(key, "")) for key in told)
+    return all(values.may_have(one, name_of(key), frame.scalars.get(key, "")) for key in told)
 
 
 def name_of(key: str) -> str:
@@ -164,9 +167,9 @@ def name_of(key: str) -> str:
     return key if text is None else text
 
 
-def _constant(document: ShortestValues, frames: list[OpenContainer], shortest: list[Shape]) -> str:
+def _constant(values: PlanValues, frames: list[OpenContainer], shortest: list[Alternative]) -> str:
     """The only value, as JSON, in the container of the shortest value: it chooses that one; empty if there are more."""
-    found = _contained(document, frames, shortest) or value_shapes(document, frames, shortest)
+    found = _contained(values, frames, shortest) or value_alternatives(values, frames, shortest)
     return text_of(found[0]) if len(found) == 1 and isinstance(found[0], Value) else ""
 
 
@@ -175,31 +178,35 @@ def text_of(value: Value) -> str:
     return json.dumps(value.value, ensure_ascii=False)
 
 
-def _opening(found: list[Shape]) -> str:
+def _opening(found: list[Alternative]) -> str:
     """The beginning of the shortest value; empty where the model is to choose."""
     if not found:
         return ""
     if isinstance(found[0], Value):
-        return '"' if all(isinstance(shape, Value) and shape.value_kind == "string" for shape in found) else ""
-    return multiple_of(found[0]) if isinstance(found[0], Number) else OPENINGS.get(kind_of_shape(found[0]), "")
+        return '"' if all(isinstance(one, Value) and one.value_kind == "string" for one in found) else ""
+    return (
+        multiple_of(found[0].shape)
+        if isinstance(found[0], NumberPlan)
+        else OPENINGS.get(kind_of_alternative(found[0]), "")
+    )
 
 
-def _contained(document: ShortestValues, frames: list[OpenContainer], containers: list[Shape]) -> list[Shape]:
-    """The shapes of the items that an open array must contain."""
+def _contained(values: PlanValues, frames: list[OpenContainer], containers: list[Alternative]) -> list[Alternative]:
+    """The alternatives of the items that an open array must contain."""
     if not frames or frames[-1].is_object:
         return []
-    return [one for shape in containers for one in document.contained(shape, frames[-1].commas)]
+    return [one for one in containers for one in values.contained(one, frames[-1].commas)]
 
 
-def _beginnings(shapes: list[Shape]) -> list[str]:
+def _beginnings(alternatives: list[Alternative]) -> list[str]:
     """The beginnings of values, or whole ones: all that are listed, and one of each type."""
-    return [text for text in dict.fromkeys(map(_beginning, shapes)) if text][:_MAX_BEGINNINGS]
+    return [text for text in dict.fromkeys(map(_beginning, alternatives)) if text][:_MAX_BEGINNINGS]
 
 
-def _beginning(shape: Shape) -> str:
-    if isinstance(shape, Value):
-        return text_of(shape)
-    return multiple_of(shape, Fraction(1)) if isinstance(shape, Number) else _BEGINNINGS[shape.kind]
+def _beginning(one: Alternative) -> str:
+    if isinstance(one, Value):
+        return text_of(one)
+    return multiple_of(one.shape, Fraction(1)) if isinstance(one, NumberPlan) else _BEGINNINGS[kind_of_alternative(one)]
 
 
 def multiple_of(number: Number, unit: Fraction = Fraction(0)) -> str:
@@ -214,18 +221,18 @@ def multiple_of(number: Number, unit: Fraction = Fraction(0)) -> str:
     return text if Fraction(text) == found else ""
 
 
-def _rests_of_number(document: ShortestValues, cursor: JsonCursor, containers: list[Shape]) -> list[str]:
+def _rests_of_number(values: PlanValues, cursor: JsonCursor, containers: list[Alternative]) -> list[str]:
     """The rests of multiples that the number being written may become."""
     if cursor.expect is not JsonPart.IN_SCALAR:
         return []
-    found = value_shapes(document, cursor.frames, containers)
-    texts = [multiple_of(shape) for shape in found if isinstance(shape, Number)]
+    found = value_alternatives(values, cursor.frames, containers)
+    texts = [multiple_of(one.shape) for one in found if isinstance(one, NumberPlan)]
     return [rest for text in texts if text.startswith(cursor.token) and (rest := text[len(cursor.token) :])]
 
 
-def _ends_of_string(begun: str, found: list[Shape], *, known_only: bool) -> Iterable[str]:
-    free = [shape for shape in found if isinstance(shape, String)]
-    texts = [text_of(shape) for shape in found if isinstance(shape, Value)]
+def _ends_of_string(begun: str, found: list[Alternative], *, known_only: bool) -> Iterable[str]:
+    free = [one.shape for one in found if isinstance(one, StringPlan)]
+    texts = [text_of(one) for one in found if isinstance(one, Value)]
     ends = dict.fromkeys(text[1 + len(begun) :] for text in texts if text.startswith(f'"{begun}'))
     if ends and not free:
         yield from ends if len(ends) == 1 and begun else ()
@@ -237,12 +244,12 @@ def _ends_of_string(begun: str, found: list[Shape], *, known_only: bool) -> Iter
         yield from (spelled(rest) for rest in rests(text, free))
 
 
-def missing_keys(document: ShortestValues, found: list[Shape], written: set[str]) -> list[str]:
-    """The required keys that are missing, of the shape that lacks the least first; empty if the object may end."""
+def missing_keys(values: PlanValues, found: list[Alternative], written: set[str]) -> list[str]:
+    """The required keys that are missing, of the alternative that lacks least first; empty if the object may end."""
     lacking: list[tuple[float, list[str]]] = []
-    for shape in found:
-        missing = document.missing(shape, written)
-        length = sum(len(key) + 4 + document.length_of_member(shape, key) for key in missing)
+    for one in found:
+        missing = values.missing(one, written)
+        length = sum(len(key) + 4 + values.cost_of_member(one, key) for key in missing)
         lacking.append((length, missing))
     lacking.sort(key=lambda entry: entry[0])
     if not lacking or not lacking[0][1]:
@@ -250,9 +257,9 @@ def missing_keys(document: ShortestValues, found: list[Shape], written: set[str]
     return list(dict.fromkeys(spelled(key) for _, missing in lacking for key in missing))
 
 
-def declared_keys(document: ShortestValues, found: list[Shape], written: set[str]) -> list[str]:
+def declared_keys(values: PlanValues, found: list[Alternative], written: set[str]) -> list[str]:
     """The declared keys that are missing."""
-    keys = dict.fromkeys(spelled(key) for shape in found for key in document.declared(shape))
+    keys = dict.fromkeys(spelled(key) for one in found for key in values.declared(one))
     return [key for key in keys if key not in written]
 
 
@@ -262,10 +269,10 @@ def _by_refusal(keys: list[str], written: set[str]) -> list[str]:
     return [*sorted(several, key=lambda key: any(other.startswith(key) for other in written)), *keys[_MAX_ORDERED:]]
 
 
-def _rests_of_key(document: ShortestValues, begun: str, found: list[Shape], written: set[str]) -> Iterator[str]:
+def _rests_of_key(values: PlanValues, begun: str, found: list[Alternative], written: set[str]) -> Iterator[str]:
     """The rests of a key that begins as no declared one does."""
     text = unspelled(begun)
-    found_rests = () if text is None else rests_of_key(text, document.key_patterns(found))
+    found_rests = () if text is None else rests_of_key(text, values.key_patterns(found))
     others = [begun + spelled(rest) for rest in found_rests]
     yield from (f'{key[len(begun) :]}":' for key in others if key not in written)
     yield '":'

@@ -9,7 +9,6 @@ from contextlib import suppress
 from threading import Lock
 from typing import Any
 
-from constrained_k2.errors import UnsupportedSchema
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.rests import shortest_rest, without_assertions
 from constrained_k2.grammar.patterns.states import PatternStates, TooManyStates
@@ -80,19 +79,6 @@ def _rest(text: str, group: Sequence[str], least: int = 0) -> str | None:
             for pattern in group:
                 _patterns.pop(pattern, None)  # its states may be those of other texts
     return None
-
-
-def has_match(pattern: str, text: str) -> bool:
-    """Return True if a text matches a pattern.
-
-    Raises:
-        UnsupportedSchema: The pattern has no states.
-    """
-    with _lock:
-        is_tracked = bool(_tracked((pattern,)))
-    if not is_tracked:
-        raise UnsupportedSchema("the pattern has no states", "", "Simplify it", "pattern")
-    return _rest(text, (pattern,)) == ""
 
 
 def rests(text: str, found: Iterable[String]) -> Iterator[str]:

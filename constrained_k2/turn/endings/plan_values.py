@@ -1,0 +1,274 @@
+"""The alternatives that a position leaves to a value, by the grammar's plan, the one of about the shortest value first.
+
+{"anyOf": [{"$ref": "#"}, {"type": "null"}]}     Null, 4 characters; then the objects, with the ``anyOf`` again
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from math import inf
+from threading import Lock
+
+from constrained_k2.grammar.plan.nodes import (
+    ANY_NODE,
+    ANY_VALUE,
+    Alternative,
+    ArrayPlan,
+    CountedItems,
+    Extra,
+    Member,
+    NumberPlan,
+    ObjectPlan,
+    Plan,
+    PlanNode,
+    StringPlan,
+    UnequalValues,
+    kind_of_alternative,
+)
+from constrained_k2.schema.shapes import Boolean, Null, Number, Value, kind_of, value_of
+from constrained_k2.turn.cursors.json_cursor import spelled
+from constrained_k2.turn.endings.text_rests import rests_of_key
+
+_MAX_OTHERS = 32  # alternatives of one node, besides its constants
+_MAX_CONSTANTS = 256
+_MAX_PASSES = 64  # over all nodes for their costs; a node whose cost is not known then counts as endless
+_PATTERN_LENGTH = 12  # of a string with a pattern or a format, in characters
+_MAX_STEPS = 64  # items of an array with ``contains``, at most, whose states are followed
+_PLANS = 16
+
+
+class PlanValues:
+    """The alternatives of one plan's nodes, in the order of their costs."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._costs = [inf] * len(plan.nodes)  # by node, characters of about its shortest value
+        self._known: dict[int, list[Alternative]] = {}
+        self._members: dict[int, dict[str, list[Member]]] = {}  # by the identity of an object's plan
+        for _ in range(_MAX_PASSES):
+            before = self._costs.copy()
+            for number in reversed(range(len(plan.nodes))):  # those that others refer to come first
+                self._costs[number] = min(map(self.cost, _alternatives(plan.nodes, number)), default=inf)
+            if self._costs == before:
+                break
+
+    def roots(self) -> list[Alternative]:
+        """The alternatives of the whole text."""
+        return self._of(self.plan.root)
+
+    def items(self, one: Alternative, number: int) -> list[Alternative]:
+        """The alternatives of item ``number`` (from 0) of an array. Those that ``contains`` demands come first."""
+        if isinstance(one, Value):
+            values = one.value
+            return [value_of(value) for value in values[number : number + 1]] if isinstance(values, list) else []
+        if isinstance(one, ArrayPlan):
+            node = one.prefix[number] if number < len(one.prefix) else one.rest
+            return [] if node is None else self._of(node)
+        if isinstance(one, UnequalValues):
+            return list(one.values)
+        if isinstance(one, CountedItems):
+            nodes = (node for at in _states_at(one, number) for _, nodes in one.states[at].following for node in nodes)
+            return [*self.contained(one, number), *self._of_each(nodes)]
+        return []
+
+    def contained(self, one: Alternative, number: int) -> list[Alternative]:
+        """The alternatives of an item that an array must contain, if item ``number`` is to be one."""
+        if not isinstance(one, CountedItems):
+            return []
+        missing = _missing_items(one)
+        nodes = [
+            node
+            for at in sorted(_states_at(one, number), key=lambda at: missing[at])
+            for after, several in one.states[at].following
+            if missing[after] < missing[at]
+            for node in several
+        ]
+        return [found for found in self._of_each(nodes) if self.cost(found) < inf]
+
+    def members(self, one: Alternative, key: str) -> list[Alternative]:
+        """The alternatives of the value of an object's key."""
+        if isinstance(one, Value):
+            members = one.value
+            return [value_of(members[key])] if isinstance(members, dict) and key in members else []
+        return self._of_each(self._nodes(one, key))
+
+    def may_have(self, one: Alternative, key: str, text: str) -> bool:
+        """True if an object may have a key with this value, as JSON; empty for one that is not known."""
+        if not isinstance(one, ObjectPlan):
+            return isinstance(one, Value) and key in one.value
+        nodes = self._nodes(one, key)
+        return bool(nodes) and (not text or any(_may_be(found, text) for found in self._of_each(nodes)))
+
+    def missing(self, one: Alternative, written: set[str]) -> list[str]:
+        """The keys that an object lacks; ``written``: its own, as JSON without quotes."""
+        if not isinstance(one, ObjectPlan):
+            return [key for key in self.declared(one) if spelled(key) not in written]
+        required = {member.key for member in _required(one)}
+        keys = [key for key in one.order if key in required and spelled(key) not in written]
+        first = one.tracked + one.slots
+        for bit in range(first, first + one.wanted):
+            listed = [key for extra in one.extras if extra.wanted >> bit & 1 for key in extra.listed]
+            keys += [] if any(spelled(key) in written for key in listed) else listed[:1]
+        return keys
+
+    def declared(self, one: Alternative) -> list[str]:
+        """The keys that an object may have by name, in the order of the schema."""
+        if isinstance(one, Value) and one.value_kind == "object":
+            return list(one.value)
+        return list(one.order) if isinstance(one, ObjectPlan) else []
+
+    @staticmethod
+    def key_patterns(alternatives: Iterable[Alternative]) -> Iterable[tuple[str, ...]]:
+        """The patterns of the keys that objects do not declare, those of one key together; demanded ones first."""
+        extras = [extra for one in alternatives if isinstance(one, ObjectPlan) for extra in one.extras]
+        extras.sort(key=lambda extra: not extra.wanted)
+        return dict.fromkeys(group for extra in extras for group in extra.patterns)
+
+    def cost(self, one: Alternative) -> float:
+        """The characters of about the shortest value; infinite if that is not known."""
+        match one:
+            case Value():
+                return len(one.text)
+            case Null() | Boolean():
+                return 4
+            case NumberPlan():
+                return 1
+            case StringPlan(shape=shape):
+                return 2 + max(shape.shortest, _PATTERN_LENGTH * bool(shape.patterns or shape.formats))
+            case ArrayPlan():
+                given = one.prefix[: one.fewest]
+                more = one.fewest - len(given)
+                cost = 2 + sum(1 + self._costs[node] for node in given)
+                return cost if not more or one.rest is None else cost + more * (1 + self._costs[one.rest])
+            case UnequalValues():
+                return 2 + sum(1 + length for length in sorted(len(value.text) for value in one.values)[: one.fewest])
+            case CountedItems():
+                return 2 + self._cost_of_items(one)
+        required = {member.key: min(map(self._cost_of, self._by_key(one)[member.key])) for member in _required(one)}
+        return 2 + sum(len(key) + 4 + cost for key, cost in required.items())
+
+    def cost_of_member(self, one: Alternative, key: str) -> float:
+        """As :meth:`cost`, of the value of a key."""
+        if isinstance(one, ObjectPlan):
+            return min((self._costs[node] for node in self._nodes(one, key)), default=inf)
+        return min(map(self.cost, self.members(one, key)), default=inf)
+
+    def _cost_of(self, member: Member) -> float:
+        return self._costs[member.node]
+
+    def _cost_of_items(self, one: CountedItems) -> float:
+        """The characters of the cheapest way from the first state to one that may end."""
+        costs = [0.0 if state.may_end else inf for state in one.states]
+        for _ in range(_MAX_PASSES):
+            before = costs.copy()
+            for at in reversed(range(len(costs))):
+                for after, nodes in one.states[at].following:
+                    costs[at] = min(costs[at], 1 + min(self._costs[node] for node in nodes) + costs[after])
+            if costs == before:
+                break
+        return costs[0]
+
+    def _nodes(self, one: Alternative, key: str) -> list[int]:
+        """The nodes of the values of a key, demanded ones first."""
+        if not isinstance(one, ObjectPlan):
+            return []
+        found: Sequence[Member | Extra] = self._by_key(one).get(key, ())
+        if not found:
+            matching = [extra for extra in one.extras if any(rest == "" for rest in rests_of_key(key, extra.patterns))]
+            found = matching or [extra for extra in one.extras if not extra.patterns]
+        return list(dict.fromkeys(member.node for member in sorted(found, key=lambda member: not member.wanted)))
+
+    def _by_key(self, one: ObjectPlan) -> dict[str, list[Member]]:
+        found = self._members.get(id(one))
+        if found is None:
+            found = self._members[id(one)] = {}
+            for member in (*one.leading, *one.members):
+                found.setdefault(member.key, []).append(member)
+        return found
+
+    def _of_each(self, nodes: Iterable[int]) -> list[Alternative]:
+        return [one for node in dict.fromkeys(nodes) for one in self._of(node)]
+
+    def _of(self, number: int) -> list[Alternative]:
+        found = self._known.get(number)
+        if found is None:
+            in_order = sorted(_alternatives(self.plan.nodes, number), key=self.cost)
+            constants = [one for one in in_order if isinstance(one, Value)][:_MAX_CONSTANTS]
+            others = [one for one in in_order if not isinstance(one, Value)][:_MAX_OTHERS]
+            kept = set(map(id, (*constants, *others)))
+            found = self._known[number] = [one for one in in_order if id(one) in kept]
+        return found
+
+
+def _alternatives(nodes: Sequence[PlanNode], number: int) -> list[Alternative]:
+    """The alternatives of a node, those of an argument of all types."""
+    found = list(nodes[number].alternatives)
+    for kind, part in nodes[number].parts:
+        if part == ANY_VALUE:
+            found += (one for one in ANY_NODE.alternatives if kind_of_alternative(one) == kind)
+        else:
+            found += nodes[part].alternatives
+    return found
+
+
+def _required(one: ObjectPlan) -> list[Member]:
+    return [*one.leading, *(member for member in one.members if member.bit is not None and member.bit < one.required)]
+
+
+def _states_at(one: CountedItems, number: int) -> set[int]:
+    """The states of an array after so many items."""
+    states = {0}
+    for _ in range(min(number, _MAX_STEPS)):
+        states = {after for at in states for after, _ in one.states[at].following}
+    return states
+
+
+def _missing_items(one: CountedItems) -> list[float]:
+    """By state, the fewest items until the array may end."""
+    missing = [0.0 if state.may_end else inf for state in one.states]
+    for _ in range(_MAX_PASSES):
+        before = missing.copy()
+        for at in reversed(range(len(missing))):
+            missing[at] = min((missing[at], *(1 + missing[after] for after, _ in one.states[at].following)))
+        if missing == before:
+            break
+    return missing
+
+
+def _may_be(one: Alternative, text: str) -> bool:
+    """True if a scalar, as JSON, may be of an alternative; also if the text is cut."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return True
+    if isinstance(one, Value):
+        return value_of(value) == one
+    if kind_of(value) != kind_of_alternative(one):
+        return False
+    if isinstance(one, Boolean):
+        return value in one.values
+    if isinstance(one, StringPlan):
+        length, shape = len(value), one.shape
+        fits = shape.shortest <= length and (shape.longest is None or length <= shape.longest)
+        return fits and value not in shape.excluded
+    return not isinstance(one, NumberPlan) or _is_within(one.shape, value)
+
+
+def _is_within(shape: Number, value: float) -> bool:
+    is_above = shape.low is None or value > shape.low or (value == shape.low and not shape.low_open)
+    return is_above and (shape.high is None or value < shape.high or (value == shape.high and not shape.high_open))
+
+
+_lock = Lock()
+_plans: OrderedDict[int, PlanValues] = OrderedDict()
+
+
+def values_of(plan: Plan) -> PlanValues:
+    """The values of a plan; those of the latest plans are kept."""
+    with _lock:
+        found = _plans.get(id(plan))
+        if found is None or found.plan is not plan:
+            found = _plans[id(plan)] = PlanValues(plan)
+            while len(_plans) > _PLANS:
+                _plans.popitem(last=False)
+        return found
