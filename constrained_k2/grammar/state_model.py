@@ -6,25 +6,24 @@ over objects, ``uniqueItems`` of few values, ``contains``) the node is ambiguous
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from constrained_k2.formats.kimi_k3 import escape
 from constrained_k2.grammar.patterns.states import of_format
 from constrained_k2.grammar.plan.nodes import (
     ANY_NODE,
     ANY_VALUE,
-    CONTAINERS,
     Alternative,
     ArrayPlan,
     ObjectPlan,
     Plan,
     PlanNode,
     StringPlan,
+    kind_of_alternative,
 )
-from constrained_k2.schema.shapes import Kind, Shape, String, Value
+from constrained_k2.schema.shapes import Shape, String, Value
 from constrained_k2.schema.string_formats import patterns_of
 
 _quoted = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps makes an encoder for each call with options
@@ -121,16 +120,25 @@ def state_model(plan: Plan) -> StateModel | None:
     return replace(states, arguments=ArgumentsModel(values, extra, first.slots > 0))
 
 
-def _node(planned: PlanNode) -> NodeModel:
+def _by_kind(alternatives: Iterable[Alternative]) -> tuple[list[Shape], list[Alternative], list[Alternative]]:
+    """Return the strings, objects and arrays of a node."""
     strings, objects, arrays = list[Shape](), list[Alternative](), list[Alternative]()
-    of_kind: dict[Kind, list[Any]] = {"string": strings, "object": objects, "array": arrays}
-    for one in planned.alternatives:
+    for one in alternatives:
         if isinstance(one, StringPlan):
             strings.append(one.shape)
-        elif isinstance(one, CONTAINERS):
-            (objects if isinstance(one, ObjectPlan) else arrays).append(one)
-        elif isinstance(one, Value):
-            of_kind.get(one.value_kind, []).append(one)
+            continue
+        kind = kind_of_alternative(one)
+        if kind == "object":
+            objects.append(one)
+        elif kind == "array":
+            arrays.append(one)
+        elif kind == "string" and isinstance(one, Value):
+            strings.append(one)
+    return strings, objects, arrays
+
+
+def _node(planned: PlanNode) -> NodeModel:
+    strings, objects, arrays = _by_kind(planned.alternatives)
     if not objects and not arrays and (not strings or strings == _ANY_STRING):
         return _FREE if strings else _LISTED
     for shape in strings:

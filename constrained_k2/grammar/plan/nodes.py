@@ -190,16 +190,14 @@ Container = ArrayPlan | UnequalValues | CountedItems | ObjectPlan
 Alternative = Leaf | Container
 CONTAINERS = (ArrayPlan, UnequalValues, CountedItems, ObjectPlan)
 _KINDS: dict[type, Kind] = {
-    StringPlan: "string", NumberPlan: "number", ObjectPlan: "object",
+    Null: "null", Boolean: "boolean", StringPlan: "string", NumberPlan: "number", ObjectPlan: "object",
     ArrayPlan: "array", UnequalValues: "array", CountedItems: "array",
 }  # fmt: skip
 
 
 def kind_of_alternative(one: Alternative) -> Kind:
     """The JSON type of an alternative."""
-    if isinstance(one, Value):
-        return one.value_kind
-    return one.kind if isinstance(one, Null | Boolean) else _KINDS[type(one)]
+    return one.value_kind if isinstance(one, Value) else _KINDS[type(one)]
 
 
 class PlanNode(Struct, frozen=True, gc=False):
@@ -258,7 +256,9 @@ class Plan(Struct, frozen=True, gc=False):
         nodes: The nodes, by number.
         root: The number of the root's node.
         is_xtml: True if the root's objects are written as XTML arguments.
-        signs_apart: True if each number has its sign as a terminal of its own.
+        signs_apart: True if each number has its sign as a terminal of its own. LLGuidance (1.7.6) has no negative
+            multiples, and its lexer goes on with the longer of two terminals and never returns: if the grammar has
+            multiples, all its numbers are written so.
         has_open_keys: True if the grammar itself would let an object have a key twice.
         has_long_texts: True if a string may force a long text.
         member_count: The number of alternatives of members, in all objects.

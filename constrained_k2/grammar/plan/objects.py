@@ -245,8 +245,9 @@ def _told_by(planning: Planning, shape: Object, bits: _Bits, extras: list[_Extra
 
 def _in_order(shape: Object, keys: list[str]) -> tuple[str, ...]:
     """Return keys in the order of the schema, those that it only requires last."""
-    possible = set(keys)
-    return (*(key for key in shape.in_order() if key in possible), *sorted(possible.difference(shape.in_order())))
+    possible, named = set(keys), shape.in_order()
+    known = [key for key in named if key in possible]
+    return (*known, *sorted(possible.difference(named))) if len(known) < len(possible) else tuple(known)
 
 
 def _others(shape: Object) -> tuple[String, ...]:

@@ -22,7 +22,6 @@ from constrained_k2.grammar.plan.objects import plan_arguments, plan_object
 from constrained_k2.grammar.plan.places import NOT_TOLD_APART, places_of
 from constrained_k2.grammar.plan.planning import Planning
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
-from constrained_k2.schema.budget import objects_in
 from constrained_k2.schema.no_instances import NoInstancesError
 from constrained_k2.schema.shapes import (
     NEVER,
@@ -66,9 +65,7 @@ def plan_schema(planning: Planning, root: Node, *, is_xtml: bool = False) -> Pla
         tuple(nodes),
         number,
         is_xtml,
-        # LLGuidance (1.7.6) has no negative multiples: their sign is a terminal of its own. Its lexer goes on with the
-        # longer of two terminals and never returns, so all numbers of the grammar are written so.
-        any("multipleOf" in part for _, part in objects_in(planning.normalizer.document.root)),
+        planning.has_multiples,
         planning.has_open_keys,
         planning.has_long_texts,
         planning.member_count,
@@ -135,6 +132,8 @@ def _leaf(
         return planned
     for note in planned.notes:
         planning.note(*note)
-    if isinstance(planned, StringPlan) and planned.expression:
+    if isinstance(planned, NumberPlan):
+        planning.has_multiples |= bool(planned.shape.multiple)
+    elif planned.expression:
         planning.has_long_texts |= is_long(planned.shape)
     return planned

@@ -49,7 +49,7 @@ class Planning:
         self.nodes: list[PlanNode] = [PlanNode()]  # by number; those that are waiting are empty
         self.sources: list[Node] = [ANY]  # by number; of an argument, the node of its values
         self.waiting: list[int] = []
-        self.has_open_keys = self.has_long_texts = False
+        self.has_open_keys = self.has_long_texts = self.has_multiples = False
         self.member_count = 0
         self.raw: set[Node] = set()  # nodes whose strings are written without quotes and escapes
         self.node: Node = ANY  # the node that is being planned
