@@ -29,7 +29,7 @@ from tests.vllm_plugin.scheduling import ScriptedEngine, config_of
 
 PACKAGE = Path(constrained_k2.__file__).parent
 PAGE = PACKAGE.parent / "docs" / "contributing" / "architecture.md"
-MOST = 30
+MOST = 24
 TOOL = {"type": "function", "function": {"name": "move", "parameters": {
     "type": "object", "properties": {"to": {"type": "string"}, "steps": {"type": "integer"}}, "required": ["to"],
 }}}  # fmt: skip
