@@ -7,7 +7,7 @@ from fractions import Fraction
 import llguidance
 import pytest
 
-from constrained_k2.grammar.lark.digits import MAX_DIGITS, at_least, at_most, integers, number_range
+from constrained_k2.grammar.plan.digits import MAX_DIGITS, at_least, at_most, integers, number_range
 from constrained_k2.grammar.plan.nodes import Wider
 from constrained_k2.schema.shapes import Number
 

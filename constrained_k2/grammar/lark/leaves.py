@@ -11,8 +11,9 @@ from fractions import Fraction
 from typing import Any
 
 from constrained_k2.grammar.lark.definitions import Definitions
-from constrained_k2.grammar.lark.terminals import ANY_CHARACTER, NUMBER, SIGN_APART, literal
+from constrained_k2.grammar.lark.terminals import NUMBER, SIGN_APART, literal
 from constrained_k2.grammar.lark.values import value_text
+from constrained_k2.grammar.plan.expressions import ANY_CHARACTER
 from constrained_k2.grammar.plan.leaves import (
     decimal,
     is_in_parts,

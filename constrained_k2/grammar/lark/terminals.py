@@ -4,20 +4,14 @@ STRING, INTEGER and NUMBER are written once a grammar; ws is bounded, so that a 
 """
 
 import json
-from collections.abc import Iterable
 
-from constrained_k2.grammar.patterns.translation import regex
-from constrained_k2.grammar.spelling import ATTRIBUTE, HEX, JSON, RAW, Spelling, spelling
+from constrained_k2.grammar.plan.expressions import ANY_CHARACTER
+from constrained_k2.grammar.plan.nodes import BITS
+from constrained_k2.grammar.spelling import ATTRIBUTE, JSON, RAW
 
 # Longest run of whitespace between two JSON tokens: enough for indentation, and stops a model that loops on it.
 MAX_WHITESPACE = 64
 _quoted = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps makes an encoder for each call with options
-BITS = 64
-"""The width of a rule's parameter."""
-
-_PAIR = rf"[dD][0-7]{HEX}{{2}}|[dD][89abAB]{HEX}{{2}}\\u[dD][c-fC-F]{HEX}{{2}}"  # lone surrogates have no spelling
-ANY_CHARACTER = rf'(?:[^"\\\x00-\x1f]|\\["\\\/bfnrt]|\\u(?:[0-9a-cA-CefEF]{HEX}{{3}}|{_PAIR}))'
-
 # At most 40 digits on either side of the point, and none that overflows a double: this stops a model that loops on one.
 _FRACTION = r"(?:\.[0-9]{1,40})?"
 _EXPONENT = "[eE][+-]?(?:[0-9]{1,2}|[12][0-9]{2})"
@@ -48,10 +42,6 @@ NO_FORCING = '%llguidance {"no_forcing": true}'
 XTML needs it because checkpoints tokenize names in their own way. Clients' grammars and long strings need it because
 LLGuidance (1.7.6) computes the whole forced text, without a limit, and tokenizes it again for each mask.
 """
-MANY_TEXTS = 500
-"""Strings of a list, at most, that are alternatives of a rule: 5,000 took LLGuidance (1.7.6) 0.2 s in a step."""
-NEGATING = ("not", "oneOf", "if", "dependencies", "dependentSchemas")
-"""The keywords that negate subschemas."""
 
 
 def alone(*expressions: str) -> str:
@@ -69,17 +59,6 @@ def literal(text: str) -> str:
 def key(name: str) -> str:
     """Return a Lark string that matches a key or a string value in its one spelling (with lower-case hex digits)."""
     return literal(_quoted(name))
-
-
-def sized_string(shortest: int, longest: int | None) -> str:
-    """Return a Lark regex of the strings of these lengths, in characters, in any spelling."""
-    return f'/"{ANY_CHARACTER}{{{shortest},{"" if longest is None else longest}}}"/'
-
-
-def one_of(values: Iterable[str], form: Spelling = JSON) -> str:
-    """Return a Lark regex that matches these strings, quotes included, each in its one spelling."""
-    spelled = ("".join(spelling(character, form) for character in value) for value in values)
-    return regex("|".join(f"{form.quote}{text}{form.quote}" for text in spelled))
 
 
 def count_at_least(bits: str, count: int) -> str:

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from constrained_k2.grammar.lark.terminals import BITS
 from constrained_k2.grammar.plan.array_states import plan_counted
 from constrained_k2.grammar.plan.leaves import INTEGERS
-from constrained_k2.grammar.plan.nodes import ArrayPlan, CountedItems, UnequalValues, Wider
+from constrained_k2.grammar.plan.nodes import BITS, ArrayPlan, CountedItems, UnequalValues, Wider
 from constrained_k2.grammar.plan.planning import Planning
 from constrained_k2.grammar.plan.unique_items import compared_items
 from constrained_k2.schema.shapes import Array, Number, value_of

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from constrained_k2.grammar.lark.terminals import one_of
+from constrained_k2.grammar.plan.expressions import one_of
 from constrained_k2.grammar.plan.leaves import is_endless, is_long, string_expression
 from constrained_k2.grammar.plan.nodes import Wider
 from constrained_k2.grammar.productivity import patterns_of_keys

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final, Literal, Protocol, TypeGuard
 
-from constrained_k2.grammar.lark.digits import MAX_DIGITS, number_range
-from constrained_k2.grammar.lark.terminals import NEGATING, one_of, sized_string
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.states import span_of
 from constrained_k2.grammar.patterns.translation import found_anywhere, may_cost_much
-from constrained_k2.grammar.plan.nodes import KeywordNote, NumberPlan, StringPlan, Wider
+from constrained_k2.grammar.plan.digits import MAX_DIGITS, number_range
+from constrained_k2.grammar.plan.expressions import one_of, sized_string
+from constrained_k2.grammar.plan.nodes import NEGATING, KeywordNote, NumberPlan, StringPlan, Wider
 from constrained_k2.grammar.spelling import JSON, Spelling
 from constrained_k2.schema.doubles import LARGEST_EXACT
 from constrained_k2.schema.shapes import Number, Shape, String, Value

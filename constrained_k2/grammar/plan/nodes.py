@@ -17,6 +17,14 @@ ANY_VALUE = 0
 """The number of the node of any JSON value, in each plan."""
 
 
+BITS = 64
+"""The bits of an object or array: the width of a rule's parameter."""
+NEGATING = ("not", "oneOf", "if", "dependencies", "dependentSchemas")
+"""The keywords that negate subschemas."""
+LISTING = ("enum", "const")
+"""The keywords that list values."""
+
+
 class KeywordNote(NamedTuple):
     """Keywords of a node that its plan does not enforce exactly."""
 

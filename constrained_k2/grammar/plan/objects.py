@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from constrained_k2.grammar.lark.terminals import BITS, NEGATING
 from constrained_k2.grammar.plan.keys import Keys, undeclared_keys
-from constrained_k2.grammar.plan.nodes import Extra, Member, ObjectPlan, Wider
+from constrained_k2.grammar.plan.nodes import BITS, NEGATING, Extra, Member, ObjectPlan, Wider
 from constrained_k2.grammar.plan.open_keys import has_endless_keys
 from constrained_k2.grammar.plan.planning import Planning
 from constrained_k2.grammar.productivity import MAX_COMBINED_PATTERNS, patterns_of_keys

@@ -5,8 +5,8 @@ A shape without an exact grammar is planned wider, and the keywords that this re
 {"type": ["array", "null"]}     nodes[1] = (ArrayPlan(rest=0), Null())     nodes[0] is any value
 """
 
-from constrained_k2.grammar.lark.terminals import MANY_TEXTS, one_of
 from constrained_k2.grammar.plan.arrays import plan_array
+from constrained_k2.grammar.plan.expressions import one_of
 from constrained_k2.grammar.plan.leaves import NumbersSoFar, is_long, is_text, plan_number, plan_string
 from constrained_k2.grammar.plan.nodes import (
     ANY_NODE,
@@ -36,6 +36,8 @@ from constrained_k2.schema.shapes import (
 )
 from constrained_k2.schema.undeclared_keys import REASON
 
+# Strings of a list, at most, that are alternatives of a rule: 5,000 took LLGuidance (1.7.6) 0.2 s in a step.
+_MANY_TEXTS = 500
 _WITH_INTEGERS: frozenset[Kind] = frozenset({"number", "array", "object"})
 
 
@@ -81,8 +83,8 @@ def _node(planning: Planning, node: Node, *, is_arguments: bool) -> PlanNode:
     if planning.productivity.is_narrowed(node):
         planning.note(("properties",), "narrowed", REASON)
         planning.settle_notes(is_planned=True)
-    texts = list(filter(is_text, shapes)) if len(shapes) > MANY_TEXTS else []
-    joins_texts = len(texts) > MANY_TEXTS
+    texts = list(filter(is_text, shapes)) if len(shapes) > _MANY_TEXTS else []
+    joins_texts = len(texts) > _MANY_TEXTS
     strings = [one_of(sorted(text.value for text in texts), form)] if joins_texts else []
     strings += (one.expression for one in planned if isinstance(one, StringPlan) and one.is_joined)
     return PlanNode(tuple(planned), _joined(strings) if strings else "", joins_texts, form is RAW)

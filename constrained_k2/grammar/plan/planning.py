@@ -7,15 +7,13 @@ from typing import Any
 from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.grammar.plan.keys import has_keys
 from constrained_k2.grammar.plan.leaves import INTEGERS, CanBegin, Effort, leaf_has_value
-from constrained_k2.grammar.plan.nodes import ANY_VALUE, PlanNode
+from constrained_k2.grammar.plan.nodes import ANY_VALUE, LISTING, PlanNode
 from constrained_k2.grammar.productivity import Productivity
 from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.notes import NoteStatus
 from constrained_k2.schema.shapes import ANY, EVERYTHING, Kind, Node
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 
-LISTING = ("enum", "const")
-"""The keywords that list values."""
 _ANY_SHAPES = frozenset(EVERYTHING)
 _MAX_ALTERNATIVES = 50_000  # of all arguments' values; engines refuse more, but only after they have read them
 

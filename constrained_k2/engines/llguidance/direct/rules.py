@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from json import JSONEncoder
 from typing import Literal
 
-from constrained_k2.grammar.lark.terminals import MANY_TEXTS
 from constrained_k2.grammar.plan.nodes import ANY_VALUE, ArrayPlan, NumberPlan, ObjectPlan, Plan, PlanNode, StringPlan
 from constrained_k2.schema.shapes import Boolean, Null, Number, String, Value
 
@@ -108,9 +107,9 @@ def _rule(node: PlanNode) -> ValueRule:  # noqa: PLR0912 - a case for each type
             items = ArrayRule(one.rest, one.fewest, one.most)
         else:
             raise _OpaqueError
-    if len(listed) > MANY_TEXTS:  # its terminal takes LLGuidance less time
-        raise _OpaqueError
-    if (string and (has_strings or listed)) or (range_ and kinds):  # LLGuidance's lexer reads both at once
+    if (
+        node.joins_texts or (string and (has_strings or listed)) or (range_ and kinds)
+    ):  # LLGuidance's lexer reads both at once
         raise _OpaqueError
     kind: NumberKind = "number" if "number" in kinds else "integer" if kinds else ""
     some = () if has_strings else tuple(sorted(listed))
