@@ -207,10 +207,10 @@ class LLGuidanceGrammar:
         self.mask_threads = mask_threads
         plan = self.plan = source.plan
         # What the states of a text depend on. Plans also have the schema's order of keys.
-        self._states_by = (source.model, source.direct, plan and (plan.places, plan.has_open_keys))
+        self.states_by = (source.model, source.direct, plan and (plan.places, plan.has_open_keys))
         self.dfa: LazyDfa | None = None  # shared by its matchers
         if source.model is not None:
-            shared = None if twin is None or twin._states_by != self._states_by else twin.dfa
+            shared = None if twin is None or twin.states_by != self.states_by else twin.dfa
             self.dfa = shared or cache.dfa(source.model, source.direct)
         self.token_classes = cache.classes
         self.any_tokenization = source.any_tokenization
