@@ -118,6 +118,7 @@ def _alternative(
         planning.settle_notes(is_planned=not isinstance(planned, Wider))
         if not isinstance(planned, Wider):
             return planned
+        assert planned.shape != shape, "a wider shape drops a demand"
         planning.note(planned.keywords, "relaxed", planned.reason)
         planning.settle_notes(is_planned=True)
         shape = planned.shape
