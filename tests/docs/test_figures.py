@@ -31,7 +31,11 @@ def test_the_readme_names_the_command(name: str) -> None:
     command = FIGURES[name]["command"]
     assert f"`{command}`" in (ROOT / "README.md").read_text("utf-8")
     path = ROOT / command.removeprefix("python -m ").partition(" --")[0].replace(".", "/")
-    assert (ROOT / command).exists() or path.with_suffix(".py").exists() or (path / "__main__.py").exists()
+    assert (
+        (ROOT / command.partition(" --")[0]).exists()
+        or path.with_suffix(".py").exists()
+        or (path / "__main__.py").exists()
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in FIGURES if "code" in FIGURES[name]])
