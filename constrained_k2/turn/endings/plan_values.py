@@ -31,10 +31,37 @@ from constrained_k2.turn.endings.text_rests import rests_of_key
 
 _MAX_OTHERS = 32  # alternatives of one node, besides its constants
 _MAX_CONSTANTS = 256
-_MAX_PASSES = 64  # over all nodes for their costs; a node whose cost is not known then counts as endless
+_MAX_PASSES = 16  # over nodes whose costs are not known; one that is not known then counts as endless
 _PATTERN_LENGTH = 12  # of a string with a pattern or a format, in characters
 _MAX_STEPS = 64  # items of an array with ``contains``, at most, whose states are followed
 _PLANS = 16
+
+
+class _States:
+    """The states of arrays with ``contains``, by the number of items.
+
+    Attributes:
+        missing: By state, the fewest items until the array may end.
+    """
+
+    def __init__(self, plan: CountedItems) -> None:
+        self._plan = plan
+        self._after = [[0]]
+        self.missing = [0.0 if state.may_end else inf for state in plan.states]
+        for _ in range(_MAX_PASSES):
+            before = self.missing.copy()
+            for at in reversed(range(len(before))):  # a state mostly follows one with a lower number
+                ways = (1 + self.missing[after] for after, _ in plan.states[at].following)
+                self.missing[at] = min((self.missing[at], *ways))
+            if self.missing == before:
+                break
+
+    def after(self, number: int) -> list[int]:
+        """The states after so many items."""
+        while len(self._after) <= min(number, _MAX_STEPS):
+            reached = (after for at in self._after[-1] for after, _ in self._plan.states[at].following)
+            self._after.append(sorted(set(reached)))
+        return self._after[min(number, _MAX_STEPS)]
 
 
 class PlanValues:
@@ -45,12 +72,15 @@ class PlanValues:
         self._costs = [inf] * len(plan.nodes)  # by node, characters of about its shortest value
         self._known: dict[int, list[Alternative]] = {}
         self._members: dict[int, dict[str, list[Member]]] = {}  # by the identity of an object's plan
+        self._states: dict[int, _States] = {}  # by the identity of an array's plan
+        waiting = [*reversed(range(len(plan.nodes)))]  # those that others refer to come first
         for _ in range(_MAX_PASSES):
-            before = self._costs.copy()
-            for number in reversed(range(len(plan.nodes))):  # those that others refer to come first
+            for number in waiting:
                 self._costs[number] = min(map(self.cost, _alternatives(plan.nodes, number)), default=inf)
-            if self._costs == before:
+            left = [number for number in waiting if self._costs[number] == inf]
+            if len(left) in {0, len(waiting)}:
                 break
+            waiting = left
 
     def roots(self) -> list[Alternative]:
         """The alternatives of the whole text."""
@@ -67,7 +97,8 @@ class PlanValues:
         if isinstance(one, UnequalValues):
             return list(one.values)
         if isinstance(one, CountedItems):
-            nodes = (node for at in _states_at(one, number) for _, nodes in one.states[at].following for node in nodes)
+            states = self._states_of(one).after(number)
+            nodes = (node for at in states for _, nodes in one.states[at].following for node in nodes)
             return [*self.contained(one, number), *self._of_each(nodes)]
         return []
 
@@ -75,10 +106,11 @@ class PlanValues:
         """The alternatives of an item that an array must contain, if item ``number`` is to be one."""
         if not isinstance(one, CountedItems):
             return []
-        missing = _missing_items(one)
+        states = self._states_of(one)
+        missing = states.missing
         nodes = [
             node
-            for at in sorted(_states_at(one, number), key=lambda at: missing[at])
+            for at in sorted(states.after(number), key=lambda at: missing[at])
             for after, several in one.states[at].following
             if missing[after] < missing[at]
             for node in several
@@ -175,8 +207,15 @@ class PlanValues:
         found: Sequence[Member | Extra] = self._by_key(one).get(key, ())
         if not found:
             matching = [extra for extra in one.extras if any(rest == "" for rest in rests_of_key(key, extra.patterns))]
-            found = matching or [extra for extra in one.extras if not extra.patterns]
+            free = [extra for extra in one.extras if not extra.patterns]
+            found = matching or free or one.extras  # a pattern without states has no known match
         return list(dict.fromkeys(member.node for member in sorted(found, key=lambda member: not member.wanted)))
+
+    def _states_of(self, one: CountedItems) -> _States:
+        found = self._states.get(id(one))
+        if found is None:
+            found = self._states[id(one)] = _States(one)
+        return found
 
     def _by_key(self, one: ObjectPlan) -> dict[str, list[Member]]:
         found = self._members.get(id(one))
@@ -213,26 +252,6 @@ def _alternatives(nodes: Sequence[PlanNode], number: int) -> list[Alternative]:
 
 def _required(one: ObjectPlan) -> list[Member]:
     return [*one.leading, *(member for member in one.members if member.bit is not None and member.bit < one.required)]
-
-
-def _states_at(one: CountedItems, number: int) -> set[int]:
-    """The states of an array after so many items."""
-    states = {0}
-    for _ in range(min(number, _MAX_STEPS)):
-        states = {after for at in states for after, _ in one.states[at].following}
-    return states
-
-
-def _missing_items(one: CountedItems) -> list[float]:
-    """By state, the fewest items until the array may end."""
-    missing = [0.0 if state.may_end else inf for state in one.states]
-    for _ in range(_MAX_PASSES):
-        before = missing.copy()
-        for at in reversed(range(len(missing))):
-            missing[at] = min((missing[at], *(1 + missing[after] for after, _ in one.states[at].following)))
-        if missing == before:
-            break
-    return missing
 
 
 def _may_be(one: Alternative, text: str) -> bool:
