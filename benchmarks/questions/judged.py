@@ -77,6 +77,10 @@ def pairs(run: Run) -> str:
         for title, found in (
             ("right", [(before.is_right, after.is_right) for before, after in both]),
             ("does harm", [(before.does_harm, after.does_harm) for before, after in both]),
+            (
+                f"does harm, where {first} has an error of form",
+                [(before.does_harm, after.does_harm) for before, after in both if _kinds(before) & {*FORM}],
+            ),
         ):
             won, lost = found.count((False, True)), found.count((True, False))
             rows.append([f"{name}: {title}", won, lost, exact_p(won, lost)])

@@ -218,7 +218,7 @@ class LLGuidanceGrammar:
         self._is_xml = source.encoding == "xtml"
         self._source = source
         self.effort: Effort = source.effort
-        self._limits = CLIENT_LIMITS if plan is None else LIMITS if source.effort == "exact" else EASED_LIMITS
+        self._limits = CLIENT_LIMITS if source.is_clients else LIMITS if source.effort == "exact" else EASED_LIMITS
         self._coverage: Coverage | None = None  # None for that of its source
         # The fallback grammars.
         self.make_narrow: Callable[[], LLGuidanceGrammar | None] | None = None

@@ -54,10 +54,11 @@ class GrammarText:
 
     text: str  # Lark, or JSON around it
     coverage: Coverage
-    plan: Plan | None = None  # None if a client wrote it
+    plan: Plan | None = None  # None if this package did not write it from a schema
     model: StateModel | None = None  # None if its states are not cached
     encoding: ArgumentEncoding = "json"
     has_long_texts: bool = False  # True if LLGuidance might force text of unlimited length
+    is_clients: bool = False  # True if a client wrote it
     effort: Effort = "exact"
     direct: DirectModel | None = None  # of JSON, for masks without LLGuidance
     text_grammar: TextGrammar | None = None  # the rules of a client's grammar, to complete its text
@@ -130,7 +131,8 @@ def input_text(kind: Literal["regex", "lark"], text: str, encoding: ArgumentEnco
 
 
 def _clients(lark: str, encoding: ArgumentEncoding) -> GrammarText:
-    return GrammarText(grammar_of(lark), Coverage("llguidance"), encoding=encoding, has_long_texts=True)
+    coverage = Coverage("llguidance")
+    return GrammarText(grammar_of(lark), coverage, encoding=encoding, has_long_texts=True, is_clients=True)
 
 
 def _lark(text: str) -> str:

@@ -13,7 +13,7 @@ MAX_TEXT: Final = 16_000
 MAX_HARD: Final = 16
 """Terminals with patterns in a small grammar, at most. They do not count in its size."""
 MAX_HARD_TEXT: Final = 64_000
-"""Characters of these in all: more takes over 15 ms to read, too long within a step."""
+"""Characters of all these terminals together: LLGuidance needs over 15 ms to read more, too long within a step."""
 _ANY_STRING = String()
 _LARGEST, _MOST_PARTS = 10**15, 10**17  # of a bound, and of a whole that it counts: a double has up to 17 digits
 

@@ -75,7 +75,7 @@ def _members(rules: Rules, plan: ObjectPlan, form: ObjectForm) -> Iterator[tuple
 
 
 def _extras(rules: Rules, plan: ObjectPlan, keys: list[str], form: ObjectForm) -> Iterator[tuple[str, str]]:
-    """Yield members under undeclared keys. If counted, the n-th sets the n-th bit after those of the declared keys."""
+    """Yield members under undeclared keys. If these count, the n-th such member sets the n-th slot."""
     for extra, text in zip(plan.extras, keys, strict=True):
         ways = form.members(rules, text, extra.node)
         for after in _after_extra(plan, extra):

@@ -1,4 +1,4 @@
-"""The rules of a plan's nodes: each gets its name where it is first used, in the text from the start on."""
+"""The rules of a plan's nodes. A rule gets its name where the text first refers to it."""
 
 from constrained_k2.grammar.lark.definitions import Definitions
 from constrained_k2.grammar.lark.leaves import leaf_body

@@ -14,7 +14,7 @@ ANY_CHARACTER = rf'(?:[^"\\\x00-\x1f]|\\["\\\/bfnrt]|\\u(?:[0-9a-cA-CefEF]{HEX}{
 
 
 def sized_string(shortest: int, longest: int | None) -> str:
-    """Return a Lark regex of the strings of these lengths, in characters, in any spelling."""
+    """Return a Lark regex that matches all strings with a length in this range, in characters, in any spelling."""
     return f'/"{ANY_CHARACTER}{{{shortest},{"" if longest is None else longest}}}"/'
 
 

@@ -105,7 +105,7 @@ class ItemState(Struct, frozen=True, gc=False):
 
 
 class CountedItems(Struct, frozen=True, gc=False):
-    """Arrays with ``contains``, by their states; the first one is that of no items."""
+    """Arrays with ``contains``, by their states; an empty array is in the first state."""
 
     states: tuple[ItemState, ...]
 
@@ -264,9 +264,8 @@ class Plan(Struct, frozen=True, gc=False):
         nodes: The nodes, by number.
         root: The number of the root's node.
         is_xtml: True if the root's objects are written as XTML arguments.
-        signs_apart: True if each number has its sign as a terminal of its own. LLGuidance (1.7.6) has no negative
-            multiples, and its lexer goes on with the longer of two terminals and never returns: if the grammar has
-            multiples, all its numbers are written so.
+        signs_apart: True if the sign of each number is a terminal of its own. LLGuidance (1.7.6) has no negative
+            multiples. Its lexer follows the longest terminal alone, so one multiple needs this for all numbers.
         has_open_keys: True if the grammar itself would let an object have a key twice.
         has_long_texts: True if a string may force a long text.
         member_count: The number of alternatives of members, in all objects.

@@ -1,7 +1,7 @@
 """Plans objects: which keys have a bit, which members they may have, and which bits say that they may end.
 
-Members that an object must have by the negation of a subschema take the bits after those of the keys. Of more than 64
-required keys, the first ones have no bit: they are written before the others, in the schema's order.
+The negation of a subschema may demand members; their bits follow those of the keys. If more than 64 keys are required,
+the first ones have no bit: they are written before the others, in the schema's order.
 
 {"properties": {"a": {}}, "required": ["a"]}     members=(Member("a", 0, bit=0),) extras=(Extra(…, 0),) required=1
 """
@@ -26,7 +26,7 @@ class _Bits:
     required: int
     tracked: int  # keys with a bit, the required ones first
     slots: int  # for undeclared keys that count
-    counted: int  # of these, so many tell how many keys there are at least
+    counted: int  # slots that count for minProperties
     room: int | None  # how many optional members fit
     wanted: tuple[Wanted, ...]
 
@@ -173,7 +173,7 @@ def _extras(planning: Planning, shape: Object, form: Spelling) -> list[_Extra] |
 
 
 def _groups(planning: Planning, shape: Object, found: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """Return the patterns that keys match together: these, and those of each alternative of their names."""
+    """Return groups of patterns: a key matches ``found``, and all patterns of one alternative of ``propertyNames``."""
     names = () if shape.names == ANY else planning.normalizer.shapes(shape.names)
     several = [{*found, *name.patterns} for name in names if isinstance(name, String)] or [set(found)]
     return tuple(tuple(sorted(group)) for group in several if group)

@@ -118,7 +118,7 @@ def next_pieces(cursor: JsonCursor, values: PlanValues, *, known_only: bool = Fa
 
 
 def open_alternatives(values: PlanValues, frames: list[OpenContainer]) -> list[Alternative]:
-    """The alternatives of the innermost open container, or else of the whole text, that of the shortest value first.
+    """The alternatives of the innermost open container, else of the whole text; the shortest value's comes first.
 
     Those contradicted by the keys and scalars already written are dropped. If all are (as under a pattern), none is.
     """
@@ -132,7 +132,7 @@ def open_alternatives(values: PlanValues, frames: list[OpenContainer]) -> list[A
 def value_alternatives(
     values: PlanValues, frames: list[OpenContainer], containers: list[Alternative]
 ) -> list[Alternative]:
-    """The alternatives of the value that comes next or is being written, in the order of those of its container.
+    """The alternatives of the next or current value. Those of its container's first alternative come first.
 
     After some members or items another one of the container comes first: the mask may refuse to end the first one.
     """

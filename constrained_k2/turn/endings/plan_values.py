@@ -1,4 +1,4 @@
-"""The alternatives that a position leaves to a value, by the grammar's plan, the one of about the shortest value first.
+"""The alternatives of a value at a position, by the grammar's plan; the one with about the shortest value comes first.
 
 {"anyOf": [{"$ref": "#"}, {"type": "null"}]}     Null, 4 characters; then the objects, with the ``anyOf`` again
 """
@@ -12,6 +12,7 @@ from threading import Lock
 from constrained_k2.grammar.plan.nodes import (
     ANY_NODE,
     ANY_VALUE,
+    CONTAINERS,
     Alternative,
     ArrayPlan,
     CountedItems,
@@ -46,7 +47,7 @@ class _States:
 
     def __init__(self, plan: CountedItems) -> None:
         self._plan = plan
-        self._after = [[0]]
+        self._after = {0: [0]}
         self.missing = [0.0 if state.may_end else inf for state in plan.states]
         for _ in range(_MAX_PASSES):
             before = self.missing.copy()
@@ -58,25 +59,30 @@ class _States:
 
     def after(self, number: int) -> list[int]:
         """The states after so many items."""
-        while len(self._after) <= min(number, _MAX_STEPS):
-            reached = (after for at in self._after[-1] for after, _ in self._plan.states[at].following)
-            self._after.append(sorted(set(reached)))
-        return self._after[min(number, _MAX_STEPS)]
+        number = min(number, _MAX_STEPS)
+        if number not in self._after:
+            before = self.after(number - 1)
+            self._after[number] = sorted({after for at in before for after, _ in self._plan.states[at].following})
+        return self._after[number]
 
 
 class PlanValues:
-    """The alternatives of one plan's nodes, in the order of their costs."""
+    """The alternatives of one plan's nodes, in the order of their costs.
+
+    Thread-safe: threads that write the same entry write equal values, and no entry is changed afterwards.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._costs = [inf] * len(plan.nodes)  # by node, characters of about its shortest value
         self._known: dict[int, list[Alternative]] = {}
+        self._container_costs: dict[int, float] = {}  # by the identity of a container's plan, once nodes' are known
         self._members: dict[int, dict[str, list[Member]]] = {}  # by the identity of an object's plan
         self._states: dict[int, _States] = {}  # by the identity of an array's plan
         waiting = [*reversed(range(len(plan.nodes)))]  # those that others refer to come first
         for _ in range(_MAX_PASSES):
             for number in waiting:
-                self._costs[number] = min(map(self.cost, _alternatives(plan.nodes, number)), default=inf)
+                self._costs[number] = min(map(self._cost, _alternatives(plan.nodes, number)), default=inf)
             left = [number for number in waiting if self._costs[number] == inf]
             if len(left) in {0, len(waiting)}:
                 break
@@ -158,6 +164,15 @@ class PlanValues:
 
     def cost(self, one: Alternative) -> float:
         """The characters of about the shortest value; infinite if that is not known."""
+        if not isinstance(one, CONTAINERS):
+            return self._cost(one)
+        found = self._container_costs.get(id(one))
+        if found is None:
+            found = self._container_costs[id(one)] = self._cost(one)
+        return found
+
+    def _cost(self, one: Alternative) -> float:
+        """As :meth:`cost`, by the costs of nodes so far."""
         match one:
             case Value():
                 return len(one.text)
@@ -220,9 +235,10 @@ class PlanValues:
     def _by_key(self, one: ObjectPlan) -> dict[str, list[Member]]:
         found = self._members.get(id(one))
         if found is None:
-            found = self._members[id(one)] = {}
+            found = {}
             for member in (*one.leading, *one.members):
                 found.setdefault(member.key, []).append(member)
+            self._members[id(one)] = found
         return found
 
     def _of_each(self, nodes: Iterable[int]) -> list[Alternative]:

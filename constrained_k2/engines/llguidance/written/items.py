@@ -12,7 +12,7 @@ class ItemPlaces:
     def __init__(self, places: tuple[Place, ...], root: int, *, is_xml: bool) -> None:
         self.root = root
         self._is_xml = is_xml
-        self._places = (*places, Place())  # the last is that of NOWHERE, which is -1
+        self._places = (*places, Place())  # NOWHERE is -1: the last place
         self._keys: dict[int, dict[Identity, int]] = {}  # by place, those of objects that were written
 
     def of_key(self, place: int, key: Identity) -> int:
