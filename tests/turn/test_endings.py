@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from constrained_k2.engines.llguidance.grammar_text import Patterns, our_text
-from constrained_k2.grammar.plan.nodes import NumberPlan, Plan
+from constrained_k2.grammar.plan.nodes import CountedItems, NumberPlan, Plan
 from constrained_k2.turn.cursors.json_cursor import JsonCursor
 from constrained_k2.turn.endings.json_endings import endings, multiple_of
 from constrained_k2.turn.endings.plan_values import PlanValues
@@ -140,6 +140,16 @@ def test_lengths_do_not_depend_on_the_order_of_questions() -> None:
         (one,) = values.roots()
         values.cost_of_member(one, first)
         assert [values.cost_of_member(one, name) for name in "abc"] == [11, 4, 4]
+
+
+@pytest.mark.parametrize("more", [{}, {"maxItems": 9}, {"maxContains": 4}, {"allOf": [{"contains": {"const": "x"}}]}])
+def test_no_state_of_contains_is_followed_by_an_earlier_one(more: Any) -> None:
+    """The costs of arrays are computed in one pass, from the last state to the first."""
+    schema = {"type": "array", "contains": {"type": "integer"}, "minContains": 3, **more}
+    found = [one for node in plan_of(schema).nodes for one in node.alternatives if isinstance(one, CountedItems)]
+    assert found and all(
+        after >= number for one in found for number, state in enumerate(one.states) for after, _ in state.following
+    )
 
 
 def test_large_plans_cost_little() -> None:

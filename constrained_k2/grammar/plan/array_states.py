@@ -36,6 +36,7 @@ def plan_counted(planning: Planning, shape: Array) -> CountedItems | Wider:
     def following(after: dict[_State, list[Node]]) -> tuple[tuple[int, tuple[int, ...]], ...]:
         return tuple((numbers[state], tuple(map(planning.number, nodes))) for state, nodes in after.items())
 
+    # In order: an item makes an array longer, up to a length, and no count smaller.
     return CountedItems(tuple(ItemState(states.is_complete(state), following(after)) for state, after in found.items()))
 
 

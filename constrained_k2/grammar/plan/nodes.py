@@ -105,7 +105,7 @@ class ItemState(Struct, frozen=True, gc=False):
 
 
 class CountedItems(Struct, frozen=True, gc=False):
-    """Arrays with ``contains``, by their states; an empty array is in the first state."""
+    """Arrays with ``contains``, by their states. An empty array is in the first; none is followed by an earlier one."""
 
     states: tuple[ItemState, ...]
 

@@ -49,13 +49,9 @@ class _States:
         self._plan = plan
         self._after = {0: [0]}
         self.missing = [0.0 if state.may_end else inf for state in plan.states]
-        for _ in range(_MAX_PASSES):
-            before = self.missing.copy()
-            for at in reversed(range(len(before))):  # a state mostly follows one with a lower number
-                ways = (1 + self.missing[after] for after, _ in plan.states[at].following)
-                self.missing[at] = min((self.missing[at], *ways))
-            if self.missing == before:
-                break
+        for at in reversed(range(len(self.missing))):
+            ways = (1 + self.missing[after] for after, _ in plan.states[at].following)
+            self.missing[at] = min(self.missing[at], min(ways, default=inf))
 
     def after(self, number: int) -> list[int]:
         """The states after so many items."""
@@ -206,13 +202,9 @@ class PlanValues:
     def _cost_of_items(self, one: CountedItems) -> float:
         """The characters of the cheapest way from the first state to one that may end."""
         costs = [0.0 if state.may_end else inf for state in one.states]
-        for _ in range(_MAX_PASSES):
-            before = costs.copy()
-            for at in reversed(range(len(costs))):
-                for after, nodes in one.states[at].following:
-                    costs[at] = min(costs[at], 1 + min(self._costs[node] for node in nodes) + costs[after])
-            if costs == before:
-                break
+        for at in reversed(range(len(costs))):
+            for after, nodes in one.states[at].following:
+                costs[at] = min(costs[at], 1 + min(self._costs[node] for node in nodes) + costs[after])
         return costs[0]
 
     def _nodes(self, one: Alternative, key: str) -> list[int]:
