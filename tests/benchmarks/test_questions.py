@@ -69,9 +69,10 @@ def test_right_answers_and_harm_are_counted(tmp_path: Path) -> None:
     assert harmful[1:] == harm[1:] == [str(harm_done), "0"]
     assert harm[0] == f"the same, for the {irrelevant} questions that no function can answer"
     assert harm_done
-    (name, won, lost, p), (_, harm_won, harm_lost, _) = rows_of(pairs(run))
+    (name, won, lost, p), (_, harm_won, harm_lost, _), (_, form_won, form_lost, _) = rows_of(pairs(run))
     assert name == "better: right" and int(won) > 10 and lost == "0" and float(p) < 0.01
     assert (harm_won, harm_lost) == ("0", str(harm_done))
+    assert (form_won, form_lost) == ("0", "0"), "the harmful calls are valid, so none has an error of form"
     assert rows_of(judges(run))[1][0] == "better"
     called = [sum(int(row[column]) for row in rows_of(functions(run))) for column in (1, 2)]
     assert called[0] < called[1] == sum(bool(sample.expected) for sample in tests)
