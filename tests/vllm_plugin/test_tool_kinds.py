@@ -278,6 +278,15 @@ def test_bodies_pass_the_middleware() -> None:
         "/v1/completions", json=beams | {"vllm_xargs": {"constrained_k2": json.dumps({"tools": [F]})}}
     )
     assert refused.status_code == 400 and "use_beam_search: cannot be combined" in refused.text
+    for xargs, words in (
+        ({"constrained_k2": "{"}, "must be JSON"),
+        ({"constrained_k2_allowed_tools": "{}"}, "allowed_tools"),
+    ):
+        refused = client.post("/v1/completions", json={"prompt": "x", "stream": True, "vllm_xargs": xargs})
+        assert refused.status_code == 400 and words in refused.text
+    good = {"prompt": "x", "stream": True, "vllm_xargs": {"constrained_k2": json.dumps({"tools": [F]})}}
+    assert client.post("/v1/completions", json=good).json() == {"beams": False}
+    assert client.post("/v1/completions", json=good | {"n": "x"}).status_code == 422, "vLLM's own model refuses it"
     assert client.post("/v1/chat/completions", content=b"{", headers=headers).status_code == 422
 
 

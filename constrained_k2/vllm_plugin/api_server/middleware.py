@@ -1,7 +1,8 @@
-"""ASGI middleware: rewrites request bodies into the form that vLLM's models accept, and refuses lone surrogates.
+"""ASGI middleware: rewrites bodies into the form that vLLM's models accept, and refuses some that would fail late.
 
 vLLM's models follow OpenAI's types to the letter and refuse, with HTTP 400, what other servers take: a ``tool_choice``
 of type ``allowed_tools`` or null, custom tools in chats or with a grammar, and the odd histories of :mod:`.histories`.
+A lone surrogate would be an HTTP 500, and a wrong constraint of a completions stream an error after HTTP 200.
 ``vllm serve --middleware`` is the public door for this; :func:`constrained_k2.vllm_plugin.patches.start.from_cli_args`
 adds :class:`BodyMiddleware` there.
 """
@@ -18,7 +19,7 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.request.tools import ONE_STRING
-from constrained_k2.vllm_plugin.api_server.admission import refuse_beam_search
+from constrained_k2.vllm_plugin.api_server.admission import check_params, refuse_beam_search
 from constrained_k2.vllm_plugin.api_server.histories import accepted
 from constrained_k2.vllm_plugin.api_server.surrogates import refuse_surrogates
 from constrained_k2.vllm_plugin.flags import XARGS_KEY
@@ -151,9 +152,24 @@ def _rewritten_bytes(given: bytes, input_field: str) -> bytes:
         written = given if new == body else json.dumps(new).encode()
     except (ValueError, RecursionError):
         return given  # for vLLM to refuse
-    if isinstance(body, dict) and input_field == "prompt" and body.get("use_beam_search"):
+    if isinstance(body, dict) and input_field == "prompt":
         try:
-            refuse_beam_search(xargs if isinstance(xargs := body.get("vllm_xargs"), dict) else None)
+            check_completion(body)
         except ValueError as error:
             raise HTTPException(400, str(error)) from error
     return written
+
+
+def check_completion(body: dict[str, Any]) -> None:
+    """Refuse a constraint, by a ValueError, that vLLM would refuse only after the headers of a stream: HTTP 200."""
+    xargs = body.get("vllm_xargs")
+    if not isinstance(xargs, dict):
+        return
+    if body.get("use_beam_search"):
+        refuse_beam_search(xargs)
+        return
+    try:
+        params = CompletionRequest.model_validate(body).to_sampling_params(1)
+    except (ValueError, TypeError):
+        return  # for vLLM to refuse
+    check_params(params, first=True)

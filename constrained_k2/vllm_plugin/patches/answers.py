@@ -16,9 +16,7 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesResponse
 from constrained_k2.vllm_plugin.api_server.parser import LastDelta, ParsingByTokenId
 from constrained_k2.vllm_plugin.api_server.request_state import Ending, RequestState
 from constrained_k2.vllm_plugin.api_server.stop_strings import TextTokens, stop_in_text
-from constrained_k2.vllm_plugin.api_server.wanted import wanted_call
 from constrained_k2.vllm_plugin.constraint import carries_constraint
-from constrained_k2.vllm_plugin.log import warn
 from constrained_k2.vllm_plugin.patches import wrapper
 from constrained_k2.vllm_plugin.route import parses_with_us
 from constrained_k2.vllm_plugin.vocabularies import vocabulary_of
@@ -61,19 +59,7 @@ async def chat_completion_full_generator(
             if ending.declined is not None and not choice.message.tool_calls and choice.message.content is None:
                 choice.message.content = ""  # an answer without calls is a text, if only an empty one
             state.add_diagnostics(choice, ending.declined)
-            if ending.declined is not None and state.diagnosed_engine is not None:
-                choice.constrained_k2["wanted_call"] = await _wanted(self, request, last, output, kwargs["parser"])
     return answer
-
-
-async def _wanted(serving: Any, request: Any, last: Any, output: Any, parser: Any) -> dict[str, Any] | None:
-    """The declined call as diagnostics name it; the answer is not lost if it cannot be found out."""
-    try:
-        found = await wanted_call(serving.engine_client, request, last, output.token_ids, parser.vocabulary)
-    except Exception as error:  # noqa: BLE001 - of a request that no client has sent
-        warn("a declined call is not named", repr(error))
-        return None
-    return None if found is None else found._asdict()
 
 
 @wrapper

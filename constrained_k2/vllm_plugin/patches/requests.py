@@ -5,7 +5,6 @@ from inspect import signature
 from typing import Any
 
 from constrained_k2.vllm_plugin.api_server import repair, request_hook
-from constrained_k2.vllm_plugin.api_server.admission import check_params
 from constrained_k2.vllm_plugin.api_server.functions import set_default_choice
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.patches import wrapper
@@ -48,14 +47,6 @@ def postprocess_messages(original: Any, messages: list[Any]) -> None:
         return
     with repair.restored_arguments(messages):
         original(messages)
-
-
-@wrapper
-def to_sampling_params(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Check the parameters before the response starts."""
-    params = original(self, *args, **kwargs)
-    check_params(params, first=True)
-    return params
 
 
 def process_inputs(original: Any) -> Any:

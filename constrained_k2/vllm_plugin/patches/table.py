@@ -54,11 +54,6 @@ PATCHES = (
             "Templates can ask for arguments as text.", versions=(version,))
       for version, module in (("0.32", "chat_utils"), ("0.33", "chat_utils.chat_message"))),
     # Requests ---------------------------------------------------------------------------------------------------------
-    Patch("vllm.entrypoints.openai.completion.protocol:CompletionRequest.to_sampling_params",
-          "requests:to_sampling_params", ("api_server",), reads("vllm:SamplingParams extra_args"),
-          "vLLM checks sampling parameters after a stream's headers are sent, so a refusal would be an HTTP 200.",
-          "InputProcessor's validation before the response starts.",
-          "A streamed completions request that a logits processor refuses is answered with HTTP 400."),
     Patch("vllm.v1.engine.input_processor:InputProcessor.process_inputs", "requests:process_inputs", ("api_server",),
           reads("params resumable", "vllm.v1.engine:EngineCoreRequest sampling_params",
                 "vllm:SamplingParams structured_outputs bad_words bad_words_token_ids _bad_words_token_ids",
@@ -77,7 +72,7 @@ PATCHES = (
     Patch("vllm.entrypoints.openai.chat_completion.serving:OpenAIServingChat.chat_completion_full_generator",
           "answers:chat_completion_full_generator", ("api_server",),
           reads("request result_generator parser",
-                "vllm.entrypoints.openai.chat_completion.serving:OpenAIServingChat parser_cls engine_client"),
+                "vllm.entrypoints.openai.chat_completion.serving:OpenAIServingChat parser_cls"),
           "vLLM reports finish_reason tool_calls for every answer with calls, also where max_tokens cut one.",
           "A finish_reason that the Parser may set.",
           "Parser.parse returns a finish_reason."),
