@@ -25,8 +25,8 @@ from constrained_k2.compiler import shape_admission
 from constrained_k2.vllm_plugin.api_server import request_hook
 from constrained_k2.vllm_plugin.api_server.admission import check_params
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
-from constrained_k2.vllm_plugin.byte_compiler import SLOW_SECONDS
-from constrained_k2.vllm_plugin.settings import Server
+from constrained_k2.vllm_plugin.shared.byte_compiler import SLOW_SECONDS
+from constrained_k2.vllm_plugin.shared.settings import Server
 from scripts.bundled_samples.ordinary import TOOLS
 
 Tools = Sequence[dict[str, Any]]

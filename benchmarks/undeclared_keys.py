@@ -22,7 +22,7 @@ from constrained_k2.evaluation.ab.serving import TEMPERATURE, Sending, Served
 from constrained_k2.evaluation.sample import Sample, key_of
 from constrained_k2.evaluation.server import CONSTRAINED_FLAGS
 from constrained_k2.schema.undeclared_keys import UNDECLARED_KEYS
-from constrained_k2.vllm_plugin.settings import UNDECLARED_KEYS_KEY
+from constrained_k2.vllm_plugin.shared.settings import UNDECLARED_KEYS_KEY
 from scripts.small_model.shipped import build_small_model, held_out_samples
 
 ARMS = tuple(

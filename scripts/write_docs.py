@@ -65,11 +65,11 @@ _ENDPOINTS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "mes
 
 def generated() -> dict[Path, str]:
     """Return the text of every generated page, by its path."""
+    from constrained_k2.vllm_plugin.api_server.families import FAMILIES
     from constrained_k2.vllm_plugin.api_server.reasons import REASONS as REASON_ROWS
-    from constrained_k2.vllm_plugin.metrics.families import FAMILIES
-    from constrained_k2.vllm_plugin.patches.versions import VERSIONS
-    from constrained_k2.vllm_plugin.settings import REQUEST_FIELDS
-    from constrained_k2.vllm_plugin.settings import SETTINGS as ROWS
+    from constrained_k2.vllm_plugin.shared.settings import REQUEST_FIELDS
+    from constrained_k2.vllm_plugin.shared.settings import SETTINGS as ROWS
+    from constrained_k2.vllm_plugin.start.versions import VERSIONS
 
     families = [
         (f"`constrained_k2_{family.name}{_suffix(family.kind)}`", _code(family.labels[1:]), family.help)

@@ -32,8 +32,8 @@ _PROCESSES = {"api_server", "engine_core", "worker"}
 _APART = {
     "engine_core": _PROCESSES - {"engine_core"},
     "worker": _PROCESSES - {"worker"},
-    "matching": _PROCESSES,
-    "metrics": _PROCESSES,
+    "start": _PROCESSES,
+    "shared": _PROCESSES | {"start"},
 }
 _MARKER = re.compile(r"<\\?\|[a-z_(]|</?think>|\[(?:BOS|EOS|EOT|PAD|UNK)\]")
 # Help texts, and what is copied beside a model, where it must stand alone.

@@ -9,7 +9,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from benchmarks.admission import compiling_all, main, measure
 from constrained_k2 import ToolCallSpec
 from constrained_k2.compiler.coverage import byte_compiler
-from constrained_k2.vllm_plugin.settings import Server
+from constrained_k2.vllm_plugin.shared.settings import Server
 from scripts.bundled_samples.ordinary import TOOLS
 
 

@@ -10,9 +10,9 @@ from constrained_k2 import InvalidRequest, ToolCallSpec
 from constrained_k2.evaluation.doctor.target import _NO_JSON, _OUR_WORDS, _PARSER_WORDS, _SPEC
 from constrained_k2.vllm_plugin.api_server.admission import require_route
 from constrained_k2.vllm_plugin.api_server.request_hook import constrain_request
-from constrained_k2.vllm_plugin.constraint import constraint_in
-from constrained_k2.vllm_plugin.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.settings import Server
+from constrained_k2.vllm_plugin.shared.constraint import constraint_in
+from constrained_k2.vllm_plugin.shared.flags import XARGS_KEY
+from constrained_k2.vllm_plugin.shared.settings import Server
 from tests.vllm_plugin.parsers import chat
 
 

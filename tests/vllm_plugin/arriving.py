@@ -9,9 +9,9 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.engine import EngineCoreRequest
 
 from constrained_k2 import Vocabulary
-from constrained_k2.vllm_plugin.byte_compiler import ENGINE_CORE, byte_compiler
 from constrained_k2.vllm_plugin.engine_core.intake import Intake
-from constrained_k2.vllm_plugin.settings import settings_in
+from constrained_k2.vllm_plugin.shared.byte_compiler import ENGINE_CORE, byte_compiler
+from constrained_k2.vllm_plugin.shared.settings import settings_in
 
 TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {"q": {"enum": [name]}}}}}

@@ -13,9 +13,9 @@ from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.testing import build_model, write_tokenizer
-from constrained_k2.vllm_plugin import log
-from constrained_k2.vllm_plugin.settings import Server
-from constrained_k2.vllm_plugin.vocabularies import Served
+from constrained_k2.vllm_plugin.shared import log
+from constrained_k2.vllm_plugin.shared.settings import Server
+from constrained_k2.vllm_plugin.shared.vocabularies import Served
 from tests.vllm_plugin.patched import patch_vllm
 
 
@@ -99,9 +99,8 @@ def seen_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def counters(monkeypatch: pytest.MonkeyPatch) -> Any:
     """New counters where requests arrive in the engine core; no thread logs them after the test."""
-    from constrained_k2.vllm_plugin.engine_core import adoption, intake
-    from constrained_k2.vllm_plugin.metrics import adoption_log
-    from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
+    from constrained_k2.vllm_plugin.engine_core import adoption, adoption_log, intake
+    from constrained_k2.vllm_plugin.shared.counters import EngineCounters
 
     made = EngineCounters()
     for module in (adoption, intake, adoption_log):

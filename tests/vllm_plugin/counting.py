@@ -7,9 +7,9 @@ from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from constrained_k2.vllm_plugin.matching.row_plan import SAMPLED_ROWS, PlannedRow
-from constrained_k2.vllm_plugin.metrics.counters import engine_counters
-from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
+from constrained_k2.vllm_plugin.shared.counters import engine_counters
+from constrained_k2.vllm_plugin.shared.row_plan import SAMPLED_ROWS, PlannedRow
+from constrained_k2.vllm_plugin.shared.row_probe import row_probe
 
 
 class CountingLogitsProcessor(LogitsProcessor):

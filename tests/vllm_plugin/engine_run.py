@@ -56,7 +56,7 @@ def counts(llm: Any) -> dict[str, dict[str, Any]]:
 
 def totals() -> dict[str, Any]:
     """This package's own counts so far; none before it is in use."""
-    ours = sys.modules.get("constrained_k2.vllm_plugin.metrics.counters")
+    ours = sys.modules.get("constrained_k2.vllm_plugin.shared.counters")
     return {} if ours is None else dict(ours.engine_counters.snapshot()["totals"])
 
 

@@ -16,11 +16,11 @@ from vllm.v1.worker.gpu.spec_decode import rejection_sampler
 from constrained_k2 import Compiler, Vocabulary
 from constrained_k2.kernels import triton_kernel
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
-from constrained_k2.vllm_plugin.matching import row_plan
-from constrained_k2.vllm_plugin.matching.matcher_factory import MatcherFactory
-from constrained_k2.vllm_plugin.matching.row_plan import SAMPLED_ROWS
-from constrained_k2.vllm_plugin.metrics.counters import engine_counters
-from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
+from constrained_k2.vllm_plugin.shared import row_plan
+from constrained_k2.vllm_plugin.shared.counters import engine_counters
+from constrained_k2.vllm_plugin.shared.matcher_factory import MatcherFactory
+from constrained_k2.vllm_plugin.shared.row_plan import SAMPLED_ROWS
+from constrained_k2.vllm_plugin.shared.row_probe import row_probe
 from constrained_k2.vllm_plugin.worker import device_masks, logits_processor_v2
 from constrained_k2.vllm_plugin.worker.device_masks import DeviceMasks
 from constrained_k2.vllm_plugin.worker.logits_processor_v2 import KimiK2LogitsProcessorV2

@@ -3,8 +3,8 @@
 from typing import get_args
 
 from constrained_k2.vllm_plugin import register
-from constrained_k2.vllm_plugin.patches import Process
-from constrained_k2.vllm_plugin.patches.apply import activate
+from constrained_k2.vllm_plugin.start.apply import activate
+from constrained_k2.vllm_plugin.start.patch import Process
 
 
 def patch_vllm() -> None:

@@ -22,9 +22,9 @@ from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
 from constrained_k2 import ToolCallMatcher, Vocabulary
-from constrained_k2.vllm_plugin.constraint import tag
 from constrained_k2.vllm_plugin.engine_core.scheduler import constraining
 from constrained_k2.vllm_plugin.engine_core.structured_output import ConstrainedOutputManager
+from constrained_k2.vllm_plugin.shared.constraint import tag
 
 STRIDES = "mask_stride" in StructuredOutputManager.grammar_bitmask.__code__.co_varnames
 

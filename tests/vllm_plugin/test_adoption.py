@@ -12,11 +12,11 @@ from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
 
 from constrained_k2 import ToolCallSpec, Vocabulary
-from constrained_k2.vllm_plugin import byte_compiler
-from constrained_k2.vllm_plugin.constraint import constraint_in, is_tagged, precompile_of
 from constrained_k2.vllm_plugin.engine_core import adoption
-from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
-from constrained_k2.vllm_plugin.token_limits import token_limits_in
+from constrained_k2.vllm_plugin.shared import byte_compiler
+from constrained_k2.vllm_plugin.shared.constraint import constraint_in, is_tagged, precompile_of
+from constrained_k2.vllm_plugin.shared.counters import EngineCounters
+from constrained_k2.vllm_plugin.shared.token_limits import token_limits_in
 from tests.vllm_plugin.arriving import NO_VALUE, SLOW, TOOLS, intake_of, one_tool, request, tag_of
 from tests.vllm_plugin.faults import Panic
 

@@ -14,10 +14,10 @@ from constrained_k2 import ToolCall, ToolCallSpec, Vocabulary
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.prompts.declarations import declarations_of
 from constrained_k2.prompts.xtml import XtmlRenderer, render_turn
-from constrained_k2.vllm_plugin.constraint import constraint_in, is_tagged, precompile_of
-from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
-from constrained_k2.vllm_plugin.openings import begins_turn
-from constrained_k2.vllm_plugin.vocabularies import Served
+from constrained_k2.vllm_plugin.shared.constraint import constraint_in, is_tagged, precompile_of
+from constrained_k2.vllm_plugin.shared.counters import EngineCounters
+from constrained_k2.vllm_plugin.shared.openings import begins_turn
+from constrained_k2.vllm_plugin.shared.vocabularies import Served
 from tests.prompts.dialogs import USER, call, calls, result
 from tests.request.test_structural_tag import built
 from tests.request.test_structural_tag_xtml import built_by_vllm

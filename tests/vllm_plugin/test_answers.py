@@ -13,8 +13,8 @@ from openai.types.responses import ResponseFunctionToolCall, ResponseOutputItemD
 from vllm import SamplingParams
 from vllm.entrypoints.openai.responses.protocol import ResponseCompletedEvent, ResponsesRequest, ResponsesResponse
 
-from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME
-from constrained_k2.vllm_plugin.patches import answers
+from constrained_k2.vllm_plugin.api_server import patched_answers
+from constrained_k2.vllm_plugin.shared.flags import TOOL_PARSER_NAME
 
 OURS = SimpleNamespace(parser=SimpleNamespace(tool_parser_cls=SimpleNamespace(name=TOOL_PARSER_NAME)))
 OTHERS = SimpleNamespace(parser=SimpleNamespace(tool_parser_cls=SimpleNamespace(name="hermes")))
@@ -61,7 +61,7 @@ def streamed(serving: Any, status: Any, *items: Any) -> list[Any]:
         return events()
 
     async def collected() -> list[Any]:
-        return [event async for event in await answers.responses(vllm)(serving, "request")]
+        return [event async for event in await patched_answers.responses(vllm)(serving, "request")]
 
     found = asyncio.run(collected())
     assert closed
@@ -107,7 +107,7 @@ def test_a_response_that_is_cut_is_incomplete(items: list[Any], expected: list[s
     async def vllm(*_: Any) -> Any:
         return response("incomplete", *(item.model_copy() for item in items))
 
-    whole = asyncio.run(answers.responses(vllm)(OURS, "request"))
+    whole = asyncio.run(patched_answers.responses(vllm)(OURS, "request"))
     assert statuses(whole.output) == expected
 
 
@@ -115,4 +115,4 @@ def test_another_answer_is_handed_on() -> None:
     async def vllm(*_: Any) -> Any:
         return "an error"
 
-    assert asyncio.run(answers.responses(vllm)(OURS, "request")) == "an error"
+    assert asyncio.run(patched_answers.responses(vllm)(OURS, "request")) == "an error"

@@ -21,11 +21,10 @@ from constrained_k2.request.undeclared_calls import CALL_THRESHOLD
 from constrained_k2.turn.intent import Intent
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
 from constrained_k2.vllm_plugin.engine_core import scheduler, structured_output
-from constrained_k2.vllm_plugin.matching.declining import Declining
-from constrained_k2.vllm_plugin.matching.row_plan import NamedRow, PlannedRow, planned_ids
-from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
-from constrained_k2.vllm_plugin.patches import rows
-from constrained_k2.vllm_plugin.worker import masked_request, row_masks
+from constrained_k2.vllm_plugin.shared.counters import EngineCounters
+from constrained_k2.vllm_plugin.shared.declining import Declining
+from constrained_k2.vllm_plugin.shared.row_plan import NamedRow, PlannedRow, planned_ids
+from constrained_k2.vllm_plugin.worker import masked_request, patched_rows, row_masks
 from constrained_k2.vllm_plugin.worker.device_masks import DeviceMasks
 from tests.budget import SEED, tries
 from tests.vllm_plugin.declining import NEVER, Speaker, SpeakingEngine, turn_of
@@ -65,7 +64,7 @@ def speakers_of(vocabulary: Vocabulary, seed: int, count: int) -> dict[str, Spea
 def counters(monkeypatch: pytest.MonkeyPatch) -> EngineCounters:
     """Those of a process that has just started."""
     declining = Declining(found := EngineCounters())
-    for module in (rows, scheduler, row_masks):
+    for module in (patched_rows, scheduler, row_masks):
         monkeypatch.setattr(module, "declining", declining)
     for module in (structured_output, masked_request):
         monkeypatch.setattr(module, "engine_counters", found)
@@ -225,7 +224,7 @@ def test_the_v2_runner_declines_rows_that_the_device_knows(counters: EngineCount
     def mask(worker: Any, logits: torch.Tensor, batch: Any, ids: list[str], masks: Any) -> None:
         logits[1:3, 4:] = NEVER
 
-    replaced = rows.apply_grammar_bitmask_v2(mask)
+    replaced = patched_rows.apply_grammar_bitmask_v2(mask)
     replaced(None, logits, batch, planned_ids(["b", "gone"], (), named), np.zeros((4, 1)))
     assert not logits[0].any() and not logits[3].any()
     assert torch.nonzero(logits[1] > NEVER).flatten().tolist() == [0, 1, 2, 3]

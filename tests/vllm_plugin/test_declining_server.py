@@ -13,7 +13,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.evaluation.server_metrics import parse_counters, total
-from constrained_k2.vllm_plugin.patches.apply import vllm_version
+from constrained_k2.vllm_plugin.start.apply import vllm_version
 from tests.servers import RUST, on
 from tests.vllm_plugin.asking import MESSAGES, WEATHER
 

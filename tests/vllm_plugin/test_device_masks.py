@@ -17,9 +17,9 @@ import torch
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.kernels import MAX_IDS, torch_kernel
 from constrained_k2.turn.phases import Phase
-from constrained_k2.vllm_plugin.matching.row_plan import PlannedRow
-from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
-from constrained_k2.vllm_plugin.metrics.row_probe import RowProbe
+from constrained_k2.vllm_plugin.shared.counters import EngineCounters
+from constrained_k2.vllm_plugin.shared.row_plan import PlannedRow
+from constrained_k2.vllm_plugin.shared.row_probe import RowProbe
 from constrained_k2.vllm_plugin.worker import device_masks, host_masks
 from constrained_k2.vllm_plugin.worker.device_masks import DeviceMasks
 from constrained_k2.vllm_plugin.worker.host_masks import HostMasks

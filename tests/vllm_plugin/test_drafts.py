@@ -13,8 +13,8 @@ from vllm.v1.request import Request
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.vllm_plugin.engine_core.draft_scores import DraftScores
+from constrained_k2.vllm_plugin.engine_core.speculation import GrammarDrafting, grammar_drafting
 from constrained_k2.vllm_plugin.engine_core.structured_output import ConstrainedOutputManager
-from constrained_k2.vllm_plugin.speculation import GrammarDrafting, grammar_drafting
 from tests.vllm_plugin.scheduling import DRAFTS, Draft, ScriptedEngine, admitted, config_of
 
 SCHEMA = {

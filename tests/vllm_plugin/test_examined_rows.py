@@ -19,11 +19,11 @@ from vllm.v1.worker import gpu_model_runner
 
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
 from constrained_k2.vllm_plugin.engine_core import scheduler
-from constrained_k2.vllm_plugin.matching import row_plan
-from constrained_k2.vllm_plugin.matching.row_plan import SAMPLED_ROWS
-from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
-from constrained_k2.vllm_plugin.metrics.row_probe import RowProbe
-from constrained_k2.vllm_plugin.patches import rows
+from constrained_k2.vllm_plugin.shared import row_plan
+from constrained_k2.vllm_plugin.shared.counters import EngineCounters
+from constrained_k2.vllm_plugin.shared.row_plan import SAMPLED_ROWS
+from constrained_k2.vllm_plugin.shared.row_probe import RowProbe
+from constrained_k2.vllm_plugin.worker import patched_rows
 from scripts.bundled_samples.ordinary import TOOLS
 from tests.vllm_plugin.masks import mask_after
 from tests.vllm_plugin.patched import patch_vllm
@@ -95,7 +95,7 @@ def scripts_of(vocabulary: Vocabulary, count: int) -> dict[str, list[int]]:
 def counters(monkeypatch: pytest.MonkeyPatch) -> EngineCounters:
     """Those of a probe that has just started."""
     probe = RowProbe(found := EngineCounters())
-    monkeypatch.setattr(rows, "row_probe", probe)
+    monkeypatch.setattr(patched_rows, "row_probe", probe)
     monkeypatch.setattr(scheduler, "row_probe", probe)
     return found
 

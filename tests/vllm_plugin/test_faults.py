@@ -21,8 +21,8 @@ from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec, Vocabulary
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.vllm_plugin.engine_core import structured_output
 from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar
-from constrained_k2.vllm_plugin.matching.matcher_factory import MatcherFactory, PromptInfo
-from constrained_k2.vllm_plugin.settings import Settings
+from constrained_k2.vllm_plugin.shared.matcher_factory import MatcherFactory, PromptInfo
+from constrained_k2.vllm_plugin.shared.settings import Settings
 from constrained_k2.vocabulary.bitmask import TokenSet, allowed_ids, words_per_row
 from tests.vllm_plugin.faults import ERRORS, STEPS, Fault
 from tests.vllm_plugin.masks import row_of

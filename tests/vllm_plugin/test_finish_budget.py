@@ -18,10 +18,10 @@ from vllm.v1.request import Request
 
 from constrained_k2 import InvalidRequest, ToolCallSpec, Vocabulary, parse_completion
 from constrained_k2.turn.finish_budget import FinishBudget
-from constrained_k2.vllm_plugin import settings
 from constrained_k2.vllm_plugin.api_server.admission import check_params
-from constrained_k2.vllm_plugin.matching.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
-from constrained_k2.vllm_plugin.settings import settings_in
+from constrained_k2.vllm_plugin.shared import settings
+from constrained_k2.vllm_plugin.shared.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
+from constrained_k2.vllm_plugin.shared.settings import settings_in
 from constrained_k2.vllm_plugin.worker.logits_processor_v2 import _Entering
 from constrained_k2.vocabulary.bitmask import allowed_ids
 from scripts.bundled_samples.ordinary import TOOLS

@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from constrained_k2.vllm_plugin.front_end import report_front_end
-from constrained_k2.vllm_plugin.metrics.adoption_log import AdoptionLog, start_timer
-from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
+from constrained_k2.vllm_plugin.engine_core.adoption_log import AdoptionLog, start_timer
+from constrained_k2.vllm_plugin.shared.counters import EngineCounters
+from constrained_k2.vllm_plugin.start.front_end import report_front_end
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,13 @@ from vllm.sampling_params import StructuredOutputsParams
 
 from constrained_k2 import Vocabulary
 from constrained_k2.errors import ConstrainedK2Error
-from constrained_k2.vllm_plugin import byte_compiler
-from constrained_k2.vllm_plugin.constraint import constraint_in, is_refused, is_tagged, precompile_of, tag
 from constrained_k2.vllm_plugin.engine_core import intake
 from constrained_k2.vllm_plugin.engine_core.structured_output import ConstrainedOutputManager
-from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
-from constrained_k2.vllm_plugin.settings import Route, settings_in
-from constrained_k2.vllm_plugin.token_limits import token_limits_in
+from constrained_k2.vllm_plugin.shared import byte_compiler
+from constrained_k2.vllm_plugin.shared.constraint import constraint_in, is_refused, is_tagged, precompile_of, tag
+from constrained_k2.vllm_plugin.shared.counters import EngineCounters
+from constrained_k2.vllm_plugin.shared.settings import Route, settings_in
+from constrained_k2.vllm_plugin.shared.token_limits import token_limits_in
 from tests.vllm_plugin.arriving import NO_VALUE, SLOW, TOOLS, intake_of, one_tool, request, tag_of
 from tests.vllm_plugin.faults import Panic
 from tests.vllm_plugin.scheduling import ScriptedEngine, admitted, config_of

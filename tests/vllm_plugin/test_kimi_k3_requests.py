@@ -23,12 +23,12 @@ from constrained_k2.prompts.xtml import render_turn
 from constrained_k2.vllm_plugin.api_server import repair
 from constrained_k2.vllm_plugin.api_server.admission import Admission
 from constrained_k2.vllm_plugin.api_server.middleware import rewritten
-from constrained_k2.vllm_plugin.byte_compiler import byte_compiler
-from constrained_k2.vllm_plugin.matching.matcher_factory import PROMPT_END
-from constrained_k2.vllm_plugin.openings import bad_words, count_calls
-from constrained_k2.vllm_plugin.settings import Settings
-from constrained_k2.vllm_plugin.token_limits import token_limits_in
-from constrained_k2.vllm_plugin.vocabularies import Served, vocabulary_of_model
+from constrained_k2.vllm_plugin.shared.byte_compiler import byte_compiler
+from constrained_k2.vllm_plugin.shared.matcher_factory import PROMPT_END
+from constrained_k2.vllm_plugin.shared.openings import bad_words, count_calls
+from constrained_k2.vllm_plugin.shared.settings import Settings
+from constrained_k2.vllm_plugin.shared.token_limits import token_limits_in
+from constrained_k2.vllm_plugin.shared.vocabularies import Served, vocabulary_of_model
 from tests.vllm_plugin.parsers import adjusted
 from tests.vllm_plugin.patched import patch_vllm
 

@@ -21,17 +21,17 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
 from constrained_k2 import ToolCallSpec
+from constrained_k2.vllm_plugin.api_server import families as metrics
 from constrained_k2.vllm_plugin.api_server.admission import check_params
-from constrained_k2.vllm_plugin.byte_compiler import _byte_compiler
 from constrained_k2.vllm_plugin.engine_core.scheduler import constraining
-from constrained_k2.vllm_plugin.matching.row_plan import PlannedRow
-from constrained_k2.vllm_plugin.metrics import families as metrics
-from constrained_k2.vllm_plugin.metrics import transport
-from constrained_k2.vllm_plugin.metrics.counters import EngineCounters, engine_counters
-from constrained_k2.vllm_plugin.metrics.row_probe import RowProbe
-from constrained_k2.vllm_plugin.metrics.transport import Published
-from constrained_k2.vllm_plugin.patches import metrics as metrics_patches
-from constrained_k2.vllm_plugin.settings import Server, Settings, settings_in
+from constrained_k2.vllm_plugin.shared import transport
+from constrained_k2.vllm_plugin.shared.byte_compiler import _byte_compiler
+from constrained_k2.vllm_plugin.shared.counters import EngineCounters, engine_counters
+from constrained_k2.vllm_plugin.shared.row_plan import PlannedRow
+from constrained_k2.vllm_plugin.shared.row_probe import RowProbe
+from constrained_k2.vllm_plugin.shared.settings import Server, Settings, settings_in
+from constrained_k2.vllm_plugin.shared.transport import Published
+from constrained_k2.vllm_plugin.worker import patched_output
 from tests.vllm_plugin.patched import patch_vllm
 
 patch_vllm()
@@ -152,7 +152,7 @@ def test_a_workers_output_carries_totals_that_are_new(
     assert "constrained_k2" not in pickle.loads(pickle.dumps(output())).__dict__
     counters.examined_rows += 1  # all that a worker counts on the structured-output route
     assert pickle.loads(pickle.dumps(output())).constrained_k2["totals"]["examined_rows"] == 1
-    monkeypatch.setattr(metrics_patches, "row_probe", probe := RowProbe(counters))
+    monkeypatch.setattr(patched_output, "row_probe", probe := RowProbe(counters))
     with probe.around(torch.zeros(1, 8), [0], [PlannedRow(0, 0)]):
         pass
     assert pickle.loads(pickle.dumps(output())).constrained_k2["totals"]["examined_rows"] == 2

@@ -21,9 +21,9 @@ from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
 from constrained_k2.threads import compile_pool
 from constrained_k2.turn.intent import Intent
 from constrained_k2.vllm_plugin.api_server.admission import check_params
-from constrained_k2.vllm_plugin.constraint import tag
-from constrained_k2.vllm_plugin.matching.declining import Declining
-from constrained_k2.vllm_plugin.matching.row_plan import NamedRow, PlannedRow
+from constrained_k2.vllm_plugin.shared.constraint import tag
+from constrained_k2.vllm_plugin.shared.declining import Declining
+from constrained_k2.vllm_plugin.shared.row_plan import NamedRow, PlannedRow
 from tests.vllm_plugin.parsers import chat, make
 from tests.vllm_plugin.scheduling import ScriptedEngine, config_of
 

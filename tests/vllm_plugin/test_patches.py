@@ -14,10 +14,10 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from vllm import version
 
 import constrained_k2.vllm_plugin as plugin
-from constrained_k2.vllm_plugin import registration
-from constrained_k2.vllm_plugin.patches import TESTED_VERSIONS, Patch, Process, apply
-from constrained_k2.vllm_plugin.patches.apply import PatchFailed, State, activate, owner_of
-from constrained_k2.vllm_plugin.patches.table import PATCHES
+from constrained_k2.vllm_plugin.start import apply, registration
+from constrained_k2.vllm_plugin.start.apply import PatchFailed, State, activate, owner_of
+from constrained_k2.vllm_plugin.start.patch import TESTED_VERSIONS, Patch, Process
+from constrained_k2.vllm_plugin.start.table import PATCHES
 from tests.vllm_plugin.patched import patch_vllm
 
 ROWS = apply.rows()
@@ -236,10 +236,10 @@ def test_our_own_mistakes_do_not_stop_other_servers(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_replacement_that_cannot_be_made_leaves_all_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    from constrained_k2.vllm_plugin.patches import answers
+    from constrained_k2.vllm_plugin.api_server import patched_answers
 
     registration.register()
-    monkeypatch.delattr(answers, "get_parser")
+    monkeypatch.delattr(patched_answers, "get_parser")
     before = in_vllm()
     with pytest.raises(PatchFailed, match="ParserManager.get_parser cannot be applied"):
         activate("api_server")
@@ -277,7 +277,7 @@ def test_a_process_gets_its_rows_and_the_doors(process: Process, registered: boo
 @pytest.mark.parametrize("row", PATCHES, ids=lambda row: row.target)
 def test_a_row_says_all(row: Patch) -> None:
     module, _, function = row.replacement.partition(":")
-    assert callable(getattr(import_module(f"{apply.__package__}.{module}"), function))
+    assert callable(getattr(import_module(f"{flags.PACKAGE}.{module}"), function))
     assert row.why and row.upstream and row.remove_when
     assert row.versions and set(row.versions) <= set(TESTED_VERSIONS)
     assert row.processes and set(row.processes) <= set(get_args(Process))
@@ -293,16 +293,16 @@ def test_what_is_replaced_in_one_version_is_replaced_in_all() -> None:
 
 
 def test_the_doors_pass_servers_without_our_flags_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    from constrained_k2.vllm_plugin.patches import start
+    from constrained_k2.vllm_plugin.start import entry
 
-    monkeypatch.setattr(start, "activate", lambda _: pytest.fail("activated"))
+    monkeypatch.setattr(entry, "activate", lambda _: pytest.fail("activated"))
     config = SimpleNamespace(additional_config={"other": 1}, model_config=SimpleNamespace(logits_processors=["x:Y"]))
     vllm: Any = lambda *args, **kwargs: (args, kwargs)  # noqa: E731
     args = SimpleNamespace(tool_call_parser="hermes")
-    assert start.from_cli_args(vllm)("cls", args, 1, a=2) == (("cls", args, 1), {"a": 2})
-    assert start.structured_output_manager(vllm)(config) == ((config,), {})
+    assert entry.from_cli_args(vllm)("cls", args, 1, a=2) == (("cls", args, 1), {"a": 2})
+    assert entry.structured_output_manager(vllm)(config) == ((config,), {})
     worker = SimpleNamespace(vllm_config=config)
-    assert start.init_device(vllm)(worker) == ((worker,), {})
+    assert entry.init_device(vllm)(worker) == ((worker,), {})
     seen: list[Any] = []
-    start.input_processor_init(lambda *args, **kwargs: seen.append((args, kwargs)))("self", config, 1, a=2)
+    entry.input_processor_init(lambda *args, **kwargs: seen.append((args, kwargs)))("self", config, 1, a=2)
     assert seen == [(("self", config, 1), {"a": 2})]

@@ -18,9 +18,8 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 
 from constrained_k2 import ToolCallSpec, UnsupportedSchema
 from constrained_k2.threads import interruptible
-from constrained_k2.vllm_plugin.api_server import admission, request_hook
+from constrained_k2.vllm_plugin.api_server import admission, patched_requests, request_hook
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
-from constrained_k2.vllm_plugin.patches import requests
 
 GOOD: dict[str, Any] = {"type": "object"}
 BAD: dict[str, Any] = {"not": {}}
@@ -126,7 +125,7 @@ def test_a_request_that_begins_in_the_context_of_another_takes_nothing_from_it()
         assert admission.check_params(SamplingParams()) is None
         call = {"function": {"name": "f", "arguments": '{ "a": 1}'}}
         seen: list[Any] = []
-        requests.postprocess_messages(lambda messages: seen.append(copy.deepcopy(messages)))(
+        patched_requests.postprocess_messages(lambda messages: seen.append(copy.deepcopy(messages)))(
             [{"role": "assistant", "tool_calls": [call]}]
         )
         assert seen == [[{"role": "assistant", "tool_calls": [call]}]]  # as vLLM gives arguments to its template

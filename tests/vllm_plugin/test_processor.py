@@ -16,9 +16,9 @@ from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
-from constrained_k2.vllm_plugin.matching import row_plan
-from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
-from constrained_k2.vllm_plugin.metrics.row_probe import RowProbe
+from constrained_k2.vllm_plugin.shared import row_plan
+from constrained_k2.vllm_plugin.shared.counters import EngineCounters
+from constrained_k2.vllm_plugin.shared.row_probe import RowProbe
 from constrained_k2.vllm_plugin.worker import host_masks
 from constrained_k2.vocabulary.bitmask import allowed_ids
 from tests.vllm_plugin.masks import mask_after

@@ -28,7 +28,7 @@ from vllm.v1.worker.gpu.sample.logits_processor import (
 from constrained_k2 import Compiler, FormatMismatch, InvalidRequest, ToolCallSpec, Vocabulary
 from constrained_k2.testing import write_tokenizer
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
-from constrained_k2.vllm_plugin.matching.matcher_factory import MatcherFactory
+from constrained_k2.vllm_plugin.shared.matcher_factory import MatcherFactory
 from constrained_k2.vllm_plugin.worker.logits_processor_v1 import KimiK2LogitsProcessorV1
 from constrained_k2.vllm_plugin.worker.logits_processor_v2 import KimiK2LogitsProcessorV2
 from constrained_k2.vocabulary.bitmask import allowed_ids

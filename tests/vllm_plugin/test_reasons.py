@@ -19,7 +19,7 @@ from constrained_k2.vllm_plugin.api_server.admission import Admission
 from constrained_k2.vllm_plugin.api_server.middleware import check_completion, rewritten
 from constrained_k2.vllm_plugin.api_server.reasons import REASONS, Reason
 from constrained_k2.vllm_plugin.api_server.repair import prepare_tags
-from constrained_k2.vllm_plugin.vocabularies import vocabulary_of
+from constrained_k2.vllm_plugin.shared.vocabularies import vocabulary_of
 from tests.vllm_plugin.parsers import TOOL, adjusted, chat
 
 SPEC = ToolCallSpec.from_openai({"tools": [TOOL]}).to_json()

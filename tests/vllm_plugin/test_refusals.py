@@ -13,9 +13,9 @@ from prometheus_client import REGISTRY
 
 import constrained_k2
 from constrained_k2.errors import ConstrainedK2Error, FormatMismatch, InvalidRequest, SchemaTooCostly, UnsupportedSchema
-from constrained_k2.vllm_plugin import log
 from constrained_k2.vllm_plugin.api_server.refusals import BUDGETS, classified, refusals_noted
-from constrained_k2.vllm_plugin.log import LineLimit, in_one_line
+from constrained_k2.vllm_plugin.shared import log
+from constrained_k2.vllm_plugin.shared.log import LineLimit, in_one_line
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ from vllm.exceptions import VLLMValidationError
 
 from constrained_k2 import InvalidRequest
 from constrained_k2.prompts.special_text import KIMI_SPECIALS
-from constrained_k2.vllm_plugin import settings
 from constrained_k2.vllm_plugin.api_server import repair
 from constrained_k2.vllm_plugin.api_server.middleware import rewritten
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
-from constrained_k2.vllm_plugin.patches.apply import owner_of, rows
+from constrained_k2.vllm_plugin.shared import settings
+from constrained_k2.vllm_plugin.start.apply import owner_of, rows
 from tests.vllm_plugin.patched import patch_vllm
 
 USER = {"role": "user", "content": [{"type": "text", "text": "hi"}]}

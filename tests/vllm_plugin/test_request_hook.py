@@ -14,9 +14,9 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.exceptions import VLLMValidationError
 
 from constrained_k2 import InvalidRequest, Tool, ToolCallSpec
-from constrained_k2.vllm_plugin import settings
 from constrained_k2.vllm_plugin.api_server import admission
-from constrained_k2.vllm_plugin.constraint import constraint_in
+from constrained_k2.vllm_plugin.shared import settings
+from constrained_k2.vllm_plugin.shared.constraint import constraint_in
 from tests.vllm_plugin.parsers import TOOL, adjusted, chat
 
 

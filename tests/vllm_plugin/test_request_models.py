@@ -32,9 +32,9 @@ from vllm.parser import ParserManager
 from vllm.version import __version__
 
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
+from constrained_k2.vllm_plugin.api_server import patched_answers, patched_requests
 from constrained_k2.vllm_plugin.api_server.admission import Admission, check_params
 from constrained_k2.vllm_plugin.api_server.middleware import rewritten
-from constrained_k2.vllm_plugin.patches import answers, requests
 from tests.vllm_plugin.patched import patch_vllm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,7 +113,7 @@ def read(request: Any, reading: Reading) -> Any:
         case scale_out.DerenderCompletionRequest():
             request = request.completion_request
             handed_on = SimpleNamespace(sampling_params=request, prompt_token_ids=None)
-            assert answers.from_new_request(lambda *_: "made")(None, reading.tokenizer, handed_on) == "made"
+            assert patched_answers.from_new_request(lambda *_: "made")(None, reading.tokenizer, handed_on) == "made"
             return None
         case CompletionRequest():
             return admitted(request.to_sampling_params(9, {}))
@@ -138,7 +138,9 @@ def rendered(request: Any, reading: Reading) -> None:
         model_config=SimpleNamespace(trust_remote_code=False),
     )
     tools = [each.model_dump() for each in getattr(request, "tools", None) or ()]
-    asyncio.run(requests.preprocess_chat(original)(renderer, request, MESSAGES, "a template", "auto", tools or None))
+    asyncio.run(
+        patched_requests.preprocess_chat(original)(renderer, request, MESSAGES, "a template", "auto", tools or None)
+    )
 
 
 def made(reading: Reading, request: Any) -> Any:

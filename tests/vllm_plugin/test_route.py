@@ -24,13 +24,13 @@ from vllm.v1.structured_output.request import StructuredOutputRequest
 
 from constrained_k2 import InvalidRequest, Vocabulary
 from constrained_k2.vllm_plugin.api_server import admission as backend_admission
+from constrained_k2.vllm_plugin.api_server import patched_answers, patched_requests
 from constrained_k2.vllm_plugin.api_server.admission import Admission
-from constrained_k2.vllm_plugin.constraint import is_tagged, precompile_of, tag
 from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar
-from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME
-from constrained_k2.vllm_plugin.patches import answers, requests
-from constrained_k2.vllm_plugin.route import choose_route, route_of
-from constrained_k2.vllm_plugin.settings import Server
+from constrained_k2.vllm_plugin.shared.constraint import is_tagged, precompile_of, tag
+from constrained_k2.vllm_plugin.shared.flags import TOOL_PARSER_NAME
+from constrained_k2.vllm_plugin.shared.route import choose_route, route_of
+from constrained_k2.vllm_plugin.shared.settings import Server
 from tests.vllm_plugin.patched import patch_vllm
 
 OURS = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
@@ -249,8 +249,8 @@ def test_requests_and_answers_of_other_tool_parsers_are_vllms() -> None:
 
     other = SimpleNamespace(tool_parser_cls=SimpleNamespace(name="hermes"))
     renderer, serving, processor = SimpleNamespace(parser=other), SimpleNamespace(parser_cls=other), SimpleNamespace()
-    assert asyncio.run(requests.preprocess_chat(vllm)(renderer, 1, a=2)) == ((renderer, 1), {"a": 2})
-    answer = answers.chat_completion_full_generator(vllm)(serving, "request", "results", 1, a=2)
+    assert asyncio.run(patched_requests.preprocess_chat(vllm)(renderer, 1, a=2)) == ((renderer, 1), {"a": 2})
+    answer = patched_answers.chat_completion_full_generator(vllm)(serving, "request", "results", 1, a=2)
     assert asyncio.run(answer) == ((serving, "request", "results", 1), {"a": 2})
-    assert asyncio.run(requests.process_inputs(vllm)(processor, 1, a=2)) == ((processor, 1), {"a": 2})
-    assert answers.get_parser(lambda *_: other)("cls", "hermes") is other
+    assert asyncio.run(patched_requests.process_inputs(vllm)(processor, 1, a=2)) == ((processor, 1), {"a": 2})
+    assert patched_answers.get_parser(lambda *_: other)("cls", "hermes") is other

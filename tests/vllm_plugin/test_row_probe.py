@@ -18,7 +18,9 @@ from vllm.v1.worker.gpu import model_runner as gpu_model_runner_v2
 from vllm.v1.worker.gpu.structured_outputs import StructuredOutputsWorker
 
 from constrained_k2.turn.intent import Intent
-from constrained_k2.vllm_plugin.matching.row_plan import (
+from constrained_k2.vllm_plugin.shared import arriving
+from constrained_k2.vllm_plugin.shared.counters import EngineCounters
+from constrained_k2.vllm_plugin.shared.row_plan import (
     SAMPLED_ROWS,
     NamedRow,
     PlannedRow,
@@ -26,10 +28,8 @@ from constrained_k2.vllm_plugin.matching.row_plan import (
     planned_ids,
     plans_of,
 )
-from constrained_k2.vllm_plugin.metrics import arriving
-from constrained_k2.vllm_plugin.metrics.counters import EngineCounters
-from constrained_k2.vllm_plugin.metrics.row_probe import RowProbe
-from constrained_k2.vllm_plugin.patches import rows as replacements
+from constrained_k2.vllm_plugin.shared.row_probe import RowProbe
+from constrained_k2.vllm_plugin.worker import patched_rows as replacements
 from tests.vllm_plugin.patched import patch_vllm
 
 INF = float("inf")

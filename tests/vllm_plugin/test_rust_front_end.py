@@ -13,7 +13,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 
 from constrained_k2 import InvalidRequest
 from constrained_k2.evaluation.server import ADOPTED_FLAGS, STRICT_FLAGS
-from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME
+from constrained_k2.vllm_plugin.shared.flags import TOOL_PARSER_NAME
 from tests.vllm_plugin.patched import patch_vllm
 
 OURS = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"

@@ -11,7 +11,7 @@ from vllm.v1.sample import rejection_sampler
 from vllm.v1.sample.rejection_sampler import RejectionSampler
 from vllm.v1.sample.sampler import Sampler
 
-from constrained_k2.vllm_plugin.patches import sampling
+from constrained_k2.vllm_plugin.worker import patched_sampling
 from tests.vllm_plugin.draft_law import BATCHES, DRAFTS, check_law, requests_of, sample
 from tests.vllm_plugin.patched import patch_vllm
 
@@ -55,4 +55,10 @@ def test_a_gpu_keeps_vllms_kernel() -> None:
         return given
 
     elsewhere = torch.empty(2, device="meta")
-    assert sampling.expand_batch_to_tokens(kernel)(elsewhere, elsewhere, 3, 0, 1) == (elsewhere, elsewhere, 3, 0, 1)
+    assert patched_sampling.expand_batch_to_tokens(kernel)(elsewhere, elsewhere, 3, 0, 1) == (
+        elsewhere,
+        elsewhere,
+        3,
+        0,
+        1,
+    )

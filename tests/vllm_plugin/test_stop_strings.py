@@ -14,7 +14,7 @@ from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
 from constrained_k2 import ToolCall, Vocabulary, parse_completion, render_tool_calls
 from constrained_k2.vllm_plugin.api_server.stop_strings import TextTokens
-from constrained_k2.vllm_plugin.flags import XARGS_KEY
+from constrained_k2.vllm_plugin.shared.flags import XARGS_KEY
 from tests.parsing.transcripts import ids_of, random_parts
 from tests.parsing.xtml import encoded, random_turn, written
 from tests.vllm_plugin.parsers import TOOL

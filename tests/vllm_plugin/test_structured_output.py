@@ -21,7 +21,7 @@ from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar
-from constrained_k2.vllm_plugin.metrics.counters import engine_counters
+from constrained_k2.vllm_plugin.shared.counters import engine_counters
 from constrained_k2.vocabulary.bitmask import TokenSet, allowed_ids, words_per_row
 from scripts.bundled_samples.ordinary import TOOLS
 from tests.vllm_plugin.masks import mask_after

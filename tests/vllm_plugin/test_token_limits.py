@@ -23,9 +23,9 @@ from constrained_k2 import ToolCallMatcher, ToolCallSpec, Vocabulary, parse_comp
 from constrained_k2.turn.thinking_budget import ThinkingBudget
 from constrained_k2.turn.token_restriction import TokenRestriction
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
-from constrained_k2.vllm_plugin.constraint import is_tagged
-from constrained_k2.vllm_plugin.metrics.counters import engine_counters
-from constrained_k2.vllm_plugin.token_limits import TokenLimits, token_limits_in
+from constrained_k2.vllm_plugin.shared.constraint import is_tagged
+from constrained_k2.vllm_plugin.shared.counters import engine_counters
+from constrained_k2.vllm_plugin.shared.token_limits import TokenLimits, token_limits_in
 from constrained_k2.vocabulary.bitmask import allowed_ids
 from scripts.bundled_samples.ordinary import TOOLS
 from tests.vllm_plugin.masks import fresh_compiler, row_of

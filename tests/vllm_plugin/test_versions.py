@@ -7,8 +7,8 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from vllm import version
 from vllm.platforms import current_platform
 
-from constrained_k2.vllm_plugin.front_end import report_version
-from constrained_k2.vllm_plugin.patches.versions import VERSIONS
+from constrained_k2.vllm_plugin.start.front_end import report_version
+from constrained_k2.vllm_plugin.start.versions import VERSIONS
 
 
 @pytest.mark.parametrize(

@@ -11,19 +11,25 @@ from constrained_k2.compiler.compiled import CompiledToolCalls
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.request.spec import EngineName, ToolCallSpec
 from constrained_k2.schema.coverage import Coverage, KeywordUse
+from constrained_k2.vllm_plugin.api_server import families as metrics
 from constrained_k2.vllm_plugin.api_server.functions import text_formats
 from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
-from constrained_k2.vllm_plugin.byte_compiler import SLOW_SECONDS, looked_up
-from constrained_k2.vllm_plugin.constraint import constraint_in, constraint_text, finish_reserve_in, is_masked, tag
-from constrained_k2.vllm_plugin.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.log import warn
-from constrained_k2.vllm_plugin.metrics import families as metrics
-from constrained_k2.vllm_plugin.openings import bad_words
-from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, OFF, Server
-from constrained_k2.vllm_plugin.token_limits import drop_limits, take_thinking_budget, take_token_ids
-from constrained_k2.vllm_plugin.vocabularies import Served
+from constrained_k2.vllm_plugin.shared.byte_compiler import SLOW_SECONDS, looked_up
+from constrained_k2.vllm_plugin.shared.constraint import (
+    constraint_in,
+    constraint_text,
+    finish_reserve_in,
+    is_masked,
+    tag,
+)
+from constrained_k2.vllm_plugin.shared.flags import XARGS_KEY
+from constrained_k2.vllm_plugin.shared.log import warn
+from constrained_k2.vllm_plugin.shared.openings import bad_words
+from constrained_k2.vllm_plugin.shared.settings import ALLOWED_TOOLS_KEY, OFF, Server
+from constrained_k2.vllm_plugin.shared.token_limits import drop_limits, take_thinking_budget, take_token_ids
+from constrained_k2.vllm_plugin.shared.vocabularies import Served
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 

@@ -7,7 +7,7 @@ from vllm.entrypoints.generate.base.protocol import DeltaFunctionCall, DeltaTool
 
 from constrained_k2.parsing import events as ev
 from constrained_k2.request.spec import ToolCall
-from constrained_k2.vllm_plugin.log import logger, warn
+from constrained_k2.vllm_plugin.shared.log import logger, warn
 
 
 def report_recoveries(events: Iterable[ev.Event]) -> None:

@@ -11,8 +11,8 @@ from constrained_k2.errors import InvalidRequest
 from constrained_k2.request.tools import Tool
 from constrained_k2.threads.interruptible import yield_gil
 from constrained_k2.vllm_plugin.api_server.reasons import refusal
-from constrained_k2.vllm_plugin.log import warn
-from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, TEXT_FORMATS_KEY
+from constrained_k2.vllm_plugin.shared.log import warn
+from constrained_k2.vllm_plugin.shared.settings import ALLOWED_TOOLS_KEY, TEXT_FORMATS_KEY
 
 _SHOWN = ("function", "custom", "namespace")
 """The types of tools that vLLM shows the model: a custom tool as a function of one string, a namespace as its functions

@@ -3,7 +3,7 @@
 vLLM's models follow OpenAI's types to the letter and refuse, with HTTP 400, what other servers take: a ``tool_choice``
 of type ``allowed_tools`` or null, custom tools in chats or with a grammar, and the odd histories of :mod:`.histories`.
 A lone surrogate would be an HTTP 500, and a wrong constraint of a completions stream an error after HTTP 200.
-``vllm serve --middleware`` is the public door for this; :func:`constrained_k2.vllm_plugin.patches.start.from_cli_args`
+``vllm serve --middleware`` is the public door for this; :func:`constrained_k2.vllm_plugin.start.entry.from_cli_args`
 adds :class:`BodyMiddleware` there.
 """
 
@@ -22,8 +22,8 @@ from constrained_k2.request.tools import ONE_STRING
 from constrained_k2.vllm_plugin.api_server.admission import check_params, refuse_beam_search
 from constrained_k2.vllm_plugin.api_server.histories import accepted
 from constrained_k2.vllm_plugin.api_server.surrogates import refuse_surrogates
-from constrained_k2.vllm_plugin.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.settings import ALLOWED_TOOLS_KEY, OFF, TEXT_FORMATS_KEY
+from constrained_k2.vllm_plugin.shared.flags import XARGS_KEY
+from constrained_k2.vllm_plugin.shared.settings import ALLOWED_TOOLS_KEY, OFF, TEXT_FORMATS_KEY
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

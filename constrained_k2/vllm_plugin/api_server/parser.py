@@ -25,9 +25,9 @@ from constrained_k2.vllm_plugin.api_server.functions import declared_in, field_o
 from constrained_k2.vllm_plugin.api_server.request_hook import constrain_request, may_think, show_special_tokens
 from constrained_k2.vllm_plugin.api_server.request_state import Ending, RequestState, calls_before
 from constrained_k2.vllm_plugin.api_server.stop_strings import TextBudget, TextTokens
-from constrained_k2.vllm_plugin.constraint import carries_constraint, constraint_in
-from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME
-from constrained_k2.vllm_plugin.vocabularies import vocabulary_of
+from constrained_k2.vllm_plugin.shared.constraint import carries_constraint, constraint_in
+from constrained_k2.vllm_plugin.shared.flags import TOOL_PARSER_NAME
+from constrained_k2.vllm_plugin.shared.vocabularies import vocabulary_of
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _PLAIN = frozenset((ev.ContentDelta, ev.ReasoningDelta, ev.ArgumentsDelta))

@@ -6,8 +6,8 @@
 from typing import Literal, NamedTuple
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.vllm_plugin.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.settings import OFF
+from constrained_k2.vllm_plugin.shared.flags import XARGS_KEY
+from constrained_k2.vllm_plugin.shared.settings import OFF
 
 Endpoint = Literal["chat", "responses", "messages", "completions", "python"]
 Outcome = Literal["refused", "refused by vLLM", "ignored", "limited"]

@@ -9,8 +9,8 @@ from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, SchemaTooC
 from constrained_k2.request.spec import Limits
 from constrained_k2.schema.budget import SchemaBudget
 from constrained_k2.schema.keywords import KEYWORDS
-from constrained_k2.vllm_plugin.log import warn
-from constrained_k2.vllm_plugin.metrics import families as metrics
+from constrained_k2.vllm_plugin.api_server import families as metrics
+from constrained_k2.vllm_plugin.shared.log import warn
 
 PLACES = frozenset({"tools", "tool_choice", "parallel_tool_calls", "messages", "thinking", "chat_template_kwargs",
                     "engine", "first_index", "vllm_xargs", "server", "body", "use_beam_search",

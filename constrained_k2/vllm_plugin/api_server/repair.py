@@ -23,9 +23,9 @@ from constrained_k2.vllm_plugin.api_server.functions import field_of
 from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
-from constrained_k2.vllm_plugin.log import logger
-from constrained_k2.vllm_plugin.settings import REPAIR_KEY, Server, read_switch
-from constrained_k2.vllm_plugin.vocabularies import vocabulary_of
+from constrained_k2.vllm_plugin.shared.log import logger
+from constrained_k2.vllm_plugin.shared.settings import REPAIR_KEY, Server, read_switch
+from constrained_k2.vllm_plugin.shared.vocabularies import vocabulary_of
 
 _GENERATION = ("add_generation_prompt", "continue_final_message")
 _FORMS = {"content": "Send text parts", "tool_calls": "Send calls in OpenAI's form, with arguments as text"}

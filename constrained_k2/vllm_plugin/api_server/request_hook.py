@@ -32,16 +32,16 @@ from constrained_k2.vllm_plugin.api_server.functions import (
 from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState, calls_before
-from constrained_k2.vllm_plugin.constraint import (
+from constrained_k2.vllm_plugin.shared.constraint import (
     finish_reserve_in,
     max_calls_in,
     repeated_calls_in,
     strict_false_in,
     undeclared_calls_in,
 )
-from constrained_k2.vllm_plugin.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.log import warn
-from constrained_k2.vllm_plugin.settings import (
+from constrained_k2.vllm_plugin.shared.flags import XARGS_KEY
+from constrained_k2.vllm_plugin.shared.log import warn
+from constrained_k2.vllm_plugin.shared.settings import (
     ALLOWED_TOOLS_KEY,
     CONSTRAINT_KEYS,
     DIAGNOSTICS_KEY,

@@ -11,7 +11,7 @@ from vllm.parser.utils import count_history_tool_calls
 from constrained_k2.compiler.compiled import ANSWER, CompiledToolCalls
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.schema.coverage import Coverage
-from constrained_k2.vllm_plugin.metrics.families import Covered, coverage_of_tool, covered
+from constrained_k2.vllm_plugin.api_server.families import Covered, coverage_of_tool, covered
 
 _ATTRIBUTE = "_constrained_k2"
 

@@ -16,20 +16,20 @@ from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.request.structural_tag import read_structural_tag
 from constrained_k2.request.tools import DEFAULT_LIMITS, read_tools
 from constrained_k2.schema.undeclared_keys import read_undeclared_keys
-from constrained_k2.vllm_plugin.byte_compiler import ENGINE_CORE, SLOW_SECONDS, looked_up
-from constrained_k2.vllm_plugin.constraint import (
+from constrained_k2.vllm_plugin.shared.byte_compiler import ENGINE_CORE, SLOW_SECONDS, looked_up
+from constrained_k2.vllm_plugin.shared.constraint import (
     finish_reserve_in,
     max_calls_in,
     repeated_calls_in,
     strict_false_in,
     tag,
 )
-from constrained_k2.vllm_plugin.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.log import warn, warn_of_any_objects
-from constrained_k2.vllm_plugin.metrics.counters import Adopted, Left, engine_counters
-from constrained_k2.vllm_plugin.openings import begins_turn, count_calls
-from constrained_k2.vllm_plugin.route import STRICT_LEVEL_FLAG
-from constrained_k2.vllm_plugin.settings import (
+from constrained_k2.vllm_plugin.shared.counters import Adopted, Left, engine_counters
+from constrained_k2.vllm_plugin.shared.flags import XARGS_KEY
+from constrained_k2.vllm_plugin.shared.log import warn, warn_of_any_objects
+from constrained_k2.vllm_plugin.shared.openings import begins_turn, count_calls
+from constrained_k2.vllm_plugin.shared.route import STRICT_LEVEL_FLAG
+from constrained_k2.vllm_plugin.shared.settings import (
     CONSTRAINT_KEYS,
     OFF,
     ON,
@@ -38,7 +38,7 @@ from constrained_k2.vllm_plugin.settings import (
     Route,
     settings_in,
 )
-from constrained_k2.vllm_plugin.token_limits import take_thinking_budget, take_token_ids
+from constrained_k2.vllm_plugin.shared.token_limits import take_thinking_budget, take_token_ids
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 

@@ -10,8 +10,10 @@ from typing import Any
 from vllm import SamplingParams
 
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
-from constrained_k2.vllm_plugin.byte_compiler import ENGINE_CORE, SLOW_SECONDS, byte_compiler, looked_up
-from constrained_k2.vllm_plugin.constraint import (
+from constrained_k2.vllm_plugin.engine_core.adoption import Adoption
+from constrained_k2.vllm_plugin.engine_core.adoption_log import AdoptionLog
+from constrained_k2.vllm_plugin.shared.byte_compiler import ENGINE_CORE, SLOW_SECONDS, byte_compiler, looked_up
+from constrained_k2.vllm_plugin.shared.constraint import (
     carries_constraint,
     constraint_in,
     finish_reserve_in,
@@ -21,14 +23,12 @@ from constrained_k2.vllm_plugin.constraint import (
     refuse,
     tag,
 )
-from constrained_k2.vllm_plugin.engine_core.adoption import Adoption
-from constrained_k2.vllm_plugin.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.log import warn, warn_of_any_objects
-from constrained_k2.vllm_plugin.metrics.adoption_log import AdoptionLog
-from constrained_k2.vllm_plugin.metrics.counters import engine_counters
-from constrained_k2.vllm_plugin.openings import count_calls
-from constrained_k2.vllm_plugin.settings import OFF, Route, Settings, settings_in
-from constrained_k2.vllm_plugin.token_limits import take_thinking_budget, take_token_ids
+from constrained_k2.vllm_plugin.shared.counters import engine_counters
+from constrained_k2.vllm_plugin.shared.flags import XARGS_KEY
+from constrained_k2.vllm_plugin.shared.log import warn, warn_of_any_objects
+from constrained_k2.vllm_plugin.shared.openings import count_calls
+from constrained_k2.vllm_plugin.shared.settings import OFF, Route, Settings, settings_in
+from constrained_k2.vllm_plugin.shared.token_limits import take_thinking_budget, take_token_ids
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 

@@ -9,9 +9,9 @@ grammar: :meth:`.structured_output.ConstrainedOutputManager.validate_tokens`. Th
 from typing import Any
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME
-from constrained_k2.vllm_plugin.route import route_of
-from constrained_k2.vllm_plugin.speculation import grammar_drafting
+from constrained_k2.vllm_plugin.engine_core.speculation import grammar_drafting
+from constrained_k2.vllm_plugin.shared.flags import TOOL_PARSER_NAME
+from constrained_k2.vllm_plugin.shared.route import route_of
 
 
 class GrammarProposer:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar
-from constrained_k2.vllm_plugin.matching.row_plan import PlannedRow, RowSampler, rows_of
+from constrained_k2.vllm_plugin.shared.row_plan import PlannedRow, RowSampler, rows_of
 
 
 class SampledRows:

@@ -8,10 +8,10 @@ from functools import cache, cached_property
 from typing import Any
 
 from constrained_k2.vllm_plugin.engine_core.structured_output import ConstrainedOutputManager
-from constrained_k2.vllm_plugin.matching.declining import declining
-from constrained_k2.vllm_plugin.matching.row_plan import planned_ids
-from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
-from constrained_k2.vllm_plugin.metrics.transport import FIELD, Collected
+from constrained_k2.vllm_plugin.shared.declining import declining
+from constrained_k2.vllm_plugin.shared.row_plan import planned_ids
+from constrained_k2.vllm_plugin.shared.row_probe import row_probe
+from constrained_k2.vllm_plugin.shared.transport import FIELD, Collected
 
 
 class ConstrainingScheduler:

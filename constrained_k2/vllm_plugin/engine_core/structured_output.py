@@ -15,20 +15,20 @@ import torch
 from vllm.v1.structured_output import StructuredOutputManager
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.vllm_plugin.constraint import is_refused, is_tagged, precompile_of
 from constrained_k2.vllm_plugin.engine_core.draft_scores import DraftScores
 from constrained_k2.vllm_plugin.engine_core.grammar import NamedToken, ToolCallGrammar, fill_batch
 from constrained_k2.vllm_plugin.engine_core.intake import Intake, check
 from constrained_k2.vllm_plugin.engine_core.sampled_rows import SampledRows
-from constrained_k2.vllm_plugin.flags import PACKAGE, TOOL_PARSER_NAME
-from constrained_k2.vllm_plugin.log import logger, warn
-from constrained_k2.vllm_plugin.matching.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
-from constrained_k2.vllm_plugin.matching.row_plan import NamedRow, PlannedRow
-from constrained_k2.vllm_plugin.metrics.counters import engine_counters
-from constrained_k2.vllm_plugin.route import route_of
-from constrained_k2.vllm_plugin.settings import settings_in
-from constrained_k2.vllm_plugin.speculation import grammar_drafting, names_our_proposer
-from constrained_k2.vllm_plugin.vocabularies import vocabulary_of_model
+from constrained_k2.vllm_plugin.engine_core.speculation import grammar_drafting, names_our_proposer
+from constrained_k2.vllm_plugin.shared.constraint import is_refused, is_tagged, precompile_of
+from constrained_k2.vllm_plugin.shared.counters import engine_counters
+from constrained_k2.vllm_plugin.shared.flags import PACKAGE, TOOL_PARSER_NAME
+from constrained_k2.vllm_plugin.shared.log import logger, warn
+from constrained_k2.vllm_plugin.shared.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
+from constrained_k2.vllm_plugin.shared.route import route_of
+from constrained_k2.vllm_plugin.shared.row_plan import NamedRow, PlannedRow
+from constrained_k2.vllm_plugin.shared.settings import settings_in
+from constrained_k2.vllm_plugin.shared.vocabularies import vocabulary_of_model
 from constrained_k2.vocabulary.bitmask import words_per_row
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from constrained_k2.kernels import MAX_IDS, PLAN_COLUMNS, Column, Workspace, apply_masks
-from constrained_k2.vllm_plugin.matching.row_plan import SAMPLED_ROWS, PlannedRow
-from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
+from constrained_k2.vllm_plugin.shared.row_plan import SAMPLED_ROWS, PlannedRow
+from constrained_k2.vllm_plugin.shared.row_probe import row_probe
 from constrained_k2.vllm_plugin.worker.known_masks import Ids, Row
 from constrained_k2.vllm_plugin.worker.mask_places import MaskPlaces
 from constrained_k2.vllm_plugin.worker.row_masks import RowMasks

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from constrained_k2.kernels import numpy_kernel
-from constrained_k2.vllm_plugin.matching.row_plan import PlannedRow
-from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
+from constrained_k2.vllm_plugin.shared.row_plan import PlannedRow
+from constrained_k2.vllm_plugin.shared.row_probe import row_probe
 from constrained_k2.vllm_plugin.worker.known_masks import Ids, Row
 from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
 from constrained_k2.vocabulary.bitmask import TokenSet, words_per_row

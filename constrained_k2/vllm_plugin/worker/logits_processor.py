@@ -9,8 +9,8 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as V2Inte
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcRequestState
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.vllm_plugin.patches.apply import activate
-from constrained_k2.vllm_plugin.route import PROCESSOR_FLAG, refuse_v1_speculation
+from constrained_k2.vllm_plugin.shared.route import PROCESSOR_FLAG, refuse_v1_speculation
+from constrained_k2.vllm_plugin.start.apply import activate
 
 
 class KimiK2LogitsProcessor(V1Interface, V2Interface):

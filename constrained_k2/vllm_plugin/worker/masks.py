@@ -2,7 +2,7 @@
 
 import torch
 
-from constrained_k2.vllm_plugin.matching.matcher_factory import MatcherFactory
+from constrained_k2.vllm_plugin.shared.matcher_factory import MatcherFactory
 from constrained_k2.vllm_plugin.worker.device_masks import DeviceMasks
 from constrained_k2.vllm_plugin.worker.host_masks import HostMasks
 from constrained_k2.vllm_plugin.worker.row_masks import RowMasks

@@ -11,9 +11,9 @@ import torch
 from constrained_k2.kernels import MAX_IDS
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase
-from constrained_k2.vllm_plugin.matching.declining import declining
-from constrained_k2.vllm_plugin.matching.row_plan import NamedRow, PlannedRow, RowSampler
-from constrained_k2.vllm_plugin.metrics.counters import MASK_COUNTS, engine_counters, fill
+from constrained_k2.vllm_plugin.shared.counters import MASK_COUNTS, engine_counters, fill
+from constrained_k2.vllm_plugin.shared.declining import declining
+from constrained_k2.vllm_plugin.shared.row_plan import NamedRow, PlannedRow, RowSampler
 from constrained_k2.vllm_plugin.worker.known_masks import ConstantRows, Ids, Row, ShortMasks, listed_ids
 from constrained_k2.vocabulary.bitmask import TokenSet
 

@@ -1,7 +1,7 @@
 """Examines masked rows in the process that has the logits: does the mask forbid the likeliest token?
 
 Reading a row of the logits takes a GPU some microseconds and a CPU most of a millisecond; so only some rows of some
-steps are examined (:mod:`constrained_k2.vllm_plugin.matching.row_plan`).
+steps are examined (:mod:`constrained_k2.vllm_plugin.shared.row_plan`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import torch
 
 from constrained_k2.kernels.examination import after_mask, before_mask
-from constrained_k2.vllm_plugin.matching.row_plan import PlannedRow
-from constrained_k2.vllm_plugin.metrics.arriving import Arriving
-from constrained_k2.vllm_plugin.metrics.counters import EngineCounters, engine_counters
+from constrained_k2.vllm_plugin.shared.arriving import Arriving
+from constrained_k2.vllm_plugin.shared.counters import EngineCounters, engine_counters
+from constrained_k2.vllm_plugin.shared.row_plan import PlannedRow
 
 
 class RowProbe:

@@ -2,8 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from constrained_k2.vllm_plugin.flags import PACKAGE
-from constrained_k2.vllm_plugin.settings import settings_in
+from constrained_k2.vllm_plugin.shared.flags import PACKAGE
+from constrained_k2.vllm_plugin.shared.settings import settings_in
 
 _LOOKUPS = ("ngram", "ngram_gpu", "custom_class", "suffix")
 """vLLM's methods without a model."""

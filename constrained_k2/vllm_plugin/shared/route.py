@@ -8,14 +8,14 @@
 from typing import Any
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.vllm_plugin.flags import (
+from constrained_k2.vllm_plugin.shared.flags import (
     PACKAGE,
     TOOL_PARSER_NAME,
     TOOL_PARSER_NAMES,
     XARGS_KEY,
     has_our_logits_processor,
 )
-from constrained_k2.vllm_plugin.settings import Route, settings_in
+from constrained_k2.vllm_plugin.shared.settings import Route, settings_in
 
 PROCESSOR_FLAG = "--logits-processors"
 PARSER_FLAG = "--tool-call-parser"

@@ -11,9 +11,10 @@ from types import FunctionType
 from typing import Any, get_args
 
 from constrained_k2.errors import ConstrainedK2Error
-from constrained_k2.vllm_plugin.patches import TESTED_VERSIONS, Patch, Process
-from constrained_k2.vllm_plugin.patches.table import PATCHES
-from constrained_k2.vllm_plugin.patches.versions import minor_of
+from constrained_k2.vllm_plugin.shared.flags import PACKAGE
+from constrained_k2.vllm_plugin.start.patch import TESTED_VERSIONS, Patch, Process
+from constrained_k2.vllm_plugin.start.table import PATCHES
+from constrained_k2.vllm_plugin.start.versions import minor_of
 
 
 class PatchFailed(ConstrainedK2Error, RuntimeError):
@@ -147,7 +148,7 @@ def _replace(patches: Iterable[Patch]) -> None:
         owner, name = owner_of(row.target)
         module, _, function = row.replacement.partition(":")
         try:
-            factory = getattr(import_module(f"{__package__}.{module}"), function)
+            factory = getattr(import_module(f"{PACKAGE}.{module}"), function)
             found = getattr_static(owner, name)
             is_bound = isinstance(found, classmethod | staticmethod)
             replacement = type(found)(factory(found.__func__)) if is_bound else factory(getattr(owner, name))

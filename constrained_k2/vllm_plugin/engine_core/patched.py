@@ -4,7 +4,7 @@ from typing import Any
 
 from constrained_k2.vllm_plugin.engine_core.scheduler import constraining
 from constrained_k2.vllm_plugin.engine_core.structured_output import ConstrainedOutputManager
-from constrained_k2.vllm_plugin.patches import wrapper
+from constrained_k2.vllm_plugin.start.patch import wrapper
 
 
 @wrapper

@@ -4,8 +4,7 @@ import re
 import sys
 from itertools import pairwise
 from pathlib import Path
-from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 PACKAGE = "constrained_k2.vllm_plugin"
 """The module under whose name operators load our logits processor and our proposer."""
@@ -44,20 +43,13 @@ def has_our_flags(config: Any) -> bool:
 
 
 def process_has_our_flags() -> bool:
-    """True if this process was started with our flags, as far as can be seen without vLLM's help.
+    """True if our flags are on this process's command line, or in the file that its ``--config`` names.
 
-    For a process whose vLLM cannot be patched: the command line (spawned processes of a server have their parent's),
-    the file that its ``--config`` names, and the configuration that whoever loads the plugins is holding.
+    For a process whose vLLM cannot be patched. Spawned processes of a server have their parent's command line. A script
+    that makes an ``LLM`` has none: what it names of this package (processor, proposer) refuses to load.
     """
     arguments = sys.argv[1:]
     files = [Path(value) for name, value in pairwise(arguments) if name == "--config"]
     files += [Path(argument.partition("=")[2]) for argument in arguments if argument.startswith("--config=")]
     texts = [*arguments, *(path.read_text(errors="replace") for path in files if path.is_file())]
-    if any(_FLAGS.search(text) for text in texts):
-        return True
-    frame = sys._getframe()  # noqa: SLF001 - an unknown vLLM does not hand its configuration to plugins
-    while frame := cast(FrameType, frame.f_back):
-        found = (frame.f_locals.get(name) for name in ("self", "vllm_config"))
-        if any(type(value).__name__.endswith(("EngineArgs", "VllmConfig")) and has_our_flags(value) for value in found):
-            return True
-    return False
+    return any(map(_FLAGS.search, texts))

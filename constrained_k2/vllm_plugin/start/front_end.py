@@ -5,12 +5,12 @@ A warning names the requests that they leave unconstrained.
 
 from typing import Any
 
-from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAME, TOOL_PARSER_NAMES, has_our_logits_processor
-from constrained_k2.vllm_plugin.log import logger
-from constrained_k2.vllm_plugin.patches.apply import vllm_version
-from constrained_k2.vllm_plugin.patches.versions import standing
-from constrained_k2.vllm_plugin.route import STRICT_LEVEL_FLAG, has_rust_front_end
-from constrained_k2.vllm_plugin.settings import settings_in
+from constrained_k2.vllm_plugin.shared.flags import TOOL_PARSER_NAME, TOOL_PARSER_NAMES, has_our_logits_processor
+from constrained_k2.vllm_plugin.shared.log import logger
+from constrained_k2.vllm_plugin.shared.route import STRICT_LEVEL_FLAG, has_rust_front_end
+from constrained_k2.vllm_plugin.shared.settings import settings_in
+from constrained_k2.vllm_plugin.start.apply import vllm_version
+from constrained_k2.vllm_plugin.start.versions import standing
 
 
 def report_version() -> None:

@@ -5,9 +5,9 @@ Nothing else of the package is imported before that.
 
 from typing import Any
 
-from constrained_k2.vllm_plugin.flags import TOOL_PARSER_NAMES, has_our_flags
-from constrained_k2.vllm_plugin.patches import wrapper
-from constrained_k2.vllm_plugin.patches.apply import activate
+from constrained_k2.vllm_plugin.shared.flags import TOOL_PARSER_NAMES, has_our_flags
+from constrained_k2.vllm_plugin.start.apply import activate
+from constrained_k2.vllm_plugin.start.patch import wrapper
 
 BODY_MIDDLEWARE = "constrained_k2.vllm_plugin.api_server.middleware.BodyMiddleware"
 
@@ -19,18 +19,18 @@ ADMISSION = "_constrained_k2"
 def from_cli_args(original: Any, cls: Any, args: Any, *more: Any, **kwargs: Any) -> Any:
     """The API server: pass the route to every process, since only this one knows the tool parser's name."""
     if getattr(args, "tool_call_parser", None) in TOOL_PARSER_NAMES:
-        from constrained_k2.vllm_plugin.route import choose_route, refuse_rust_front_end
+        from constrained_k2.vllm_plugin.shared.route import choose_route, refuse_rust_front_end
 
         refuse_rust_front_end(args)
         activate("api_server")
-        from constrained_k2.vllm_plugin.settings import Server, settings_in
+        from constrained_k2.vllm_plugin.shared.settings import Server, settings_in
 
         choose_route(args)
         Server.settings = settings_in(args)  # a process that only renders sees them nowhere else
     engine_args = original(cls, args, *more, **kwargs)
     if has_our_flags(engine_args):
-        from constrained_k2.vllm_plugin.front_end import report_front_end, report_version
-        from constrained_k2.vllm_plugin.route import has_rust_front_end
+        from constrained_k2.vllm_plugin.shared.route import has_rust_front_end
+        from constrained_k2.vllm_plugin.start.front_end import report_front_end, report_version
 
         middleware = getattr(args, "middleware", None)
         if middleware is not None and BODY_MIDDLEWARE not in middleware and not has_rust_front_end(args):
@@ -48,9 +48,9 @@ def input_processor_init(original: Any, self: Any, vllm_config: Any, *args: Any,
         return
     activate("api_server")
     from constrained_k2.vllm_plugin.api_server.admission import Admission
-    from constrained_k2.vllm_plugin.route import route_of
-    from constrained_k2.vllm_plugin.settings import remember_server
-    from constrained_k2.vllm_plugin.vocabularies import vocabulary_of, vocabulary_of_model
+    from constrained_k2.vllm_plugin.shared.route import route_of
+    from constrained_k2.vllm_plugin.shared.settings import remember_server
+    from constrained_k2.vllm_plugin.shared.vocabularies import vocabulary_of, vocabulary_of_model
 
     original(self, vllm_config, *args, **kwargs)
     route = route_of(vllm_config)

@@ -12,9 +12,9 @@ from constrained_k2.compiler.compiler import Compiler
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.request.spec import ToolCallSpec
-from constrained_k2.vllm_plugin.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.settings import Settings
-from constrained_k2.vllm_plugin.vocabularies import Served
+from constrained_k2.vllm_plugin.shared.flags import XARGS_KEY
+from constrained_k2.vllm_plugin.shared.settings import Settings
+from constrained_k2.vllm_plugin.shared.vocabularies import Served
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 

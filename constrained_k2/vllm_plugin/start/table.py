@@ -1,14 +1,14 @@
 """The table of patches: one row for each object of vLLM that this package replaces."""
 
-from constrained_k2.vllm_plugin.patches import Patch, reads
+from constrained_k2.vllm_plugin.start.patch import Patch, reads
 
 PATCHES = (
     # Doors ------------------------------------------------------------------------------------------------------------
-    Patch("vllm.engine.arg_utils:EngineArgs.from_cli_args", "start:from_cli_args", ("api_server",), reads("args"),
+    Patch("vllm.engine.arg_utils:EngineArgs.from_cli_args", "start.entry:from_cli_args", ("api_server",), reads("args"),
           "The engine core must constrain where our tool parser is chosen, but only the API server knows the parser.",
           "The name of the tool parser in VllmConfig.",
           "vLLM tells every process the name of the tool parser.", door=True),
-    Patch("vllm.v1.engine.input_processor:InputProcessor.__init__", "start:input_processor_init", ("api_server",),
+    Patch("vllm.v1.engine.input_processor:InputProcessor.__init__", "start.entry:input_processor_init", ("api_server",),
           reads("vllm_config", "vllm.v1.engine.input_processor:InputProcessor get_tokenizer",
                 "vllm.config:VllmConfig additional_config model_config speculative_config use_v2_model_runner",
                 "vllm.config:ModelConfig logits_processors served_model_name skip_tokenizer_init",
@@ -16,7 +16,7 @@ PATCHES = (
           "The process that admits requests must know the operator's settings before the engine starts.",
           "Plugins are handed VllmConfig.",
           "vllm.general_plugins receive the configuration.", door=True),
-    Patch("vllm.v1.engine.core:StructuredOutputManager", "start:structured_output_manager", ("engine_core",),
+    Patch("vllm.v1.engine.core:StructuredOutputManager", "start.entry:structured_output_manager", ("engine_core",),
           reads("vllm_config", "vllm.v1.structured_output:StructuredOutputManager grammar_init(request)",
                 "vllm.v1.structured_output:StructuredOutputManager grammar_bitmask(requests) executor _grammar_bitmask "
                 "grammar_bitmask(structured_output_request_ids) accept_tokens(new_token_ids) validate_tokens "
@@ -29,13 +29,14 @@ PATCHES = (
           "Structured-output backends are a closed set, one an engine, and none takes Kimi's special tokens.",
           "A registry of structured-output backends, chosen per request.",
           "A backend can be registered and named by a request.", door=True),
-    Patch("vllm.v1.worker.worker_base:WorkerWrapperBase.init_device", "start:init_device", ("worker",),
+    Patch("vllm.v1.worker.worker_base:WorkerWrapperBase.init_device", "start.entry:init_device", ("worker",),
           reads("vllm.v1.worker.worker_base:WorkerWrapperBase vllm_config"),
           "Workers load no class of ours on the structured-output route, but count what the masks change.",
           "Plugins are handed VllmConfig.",
           "vllm.general_plugins receive the configuration.", door=True),
     # Prompts ----------------------------------------------------------------------------------------------------------
-    Patch("vllm.renderers.online_renderer:OnlineRenderer.preprocess_chat", "requests:preprocess_chat", ("api_server",),
+    Patch("vllm.renderers.online_renderer:OnlineRenderer.preprocess_chat",
+          "api_server.patched_requests:preprocess_chat", ("api_server",),
           reads("request messages tool_dicts default_template default_template_content_format",
                 "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest extract_structured_outputs",
                 "vllm.entrypoints.openai.responses.protocol:ResponsesRequest extract_structured_outputs",
@@ -46,7 +47,8 @@ PATCHES = (
           "completions, responses, Anthropic's messages, the render endpoint and /tokenize all pass here.",
           "A hook of the tool parser that sees messages and tools before the chat template does.",
           "ToolParser has such a hook."),
-    *(Patch(f"vllm.renderers.{module}:_postprocess_messages", "requests:postprocess_messages", ("api_server",),
+    *(Patch(f"vllm.renderers.{module}:_postprocess_messages",
+            "api_server.patched_requests:postprocess_messages", ("api_server",),
             reads("messages"),
             "vLLM parses the arguments of earlier calls and writes them anew: other blanks than the model's own, so "
             "the prefix cache misses, and {} for anything but a JSON object. Kimi's templates take the text.",
@@ -54,7 +56,8 @@ PATCHES = (
             "Templates can ask for arguments as text.", versions=(version,))
       for version, module in (("0.32", "chat_utils"), ("0.33", "chat_utils.chat_message"))),
     # Requests ---------------------------------------------------------------------------------------------------------
-    Patch("vllm.v1.engine.input_processor:InputProcessor.process_inputs", "requests:process_inputs", ("api_server",),
+    Patch("vllm.v1.engine.input_processor:InputProcessor.process_inputs",
+          "api_server.patched_requests:process_inputs", ("api_server",),
           reads("params resumable", "vllm.v1.engine:EngineCoreRequest sampling_params",
                 "vllm:SamplingParams structured_outputs bad_words bad_words_token_ids _bad_words_token_ids",
                 "vllm:SamplingParams extra_args allowed_token_ids thinking_token_budget trace_decode_token_ids"),
@@ -63,39 +66,40 @@ PATCHES = (
           "A registry of structured-output backends, each with its validation.",
           "A backend can be registered and named by a request."),
     # Answers ----------------------------------------------------------------------------------------------------------
-    Patch("vllm.parser:ParserManager.get_parser", "answers:get_parser", ("api_server",),
+    Patch("vllm.parser:ParserManager.get_parser", "api_server.patched_answers:get_parser", ("api_server",),
           reads("vllm.parser.abstract_parser:DelegatingParser adjust_request(request) parse(model_output_token_ids) "
                 "parse_delta(delta_token_ids) parse_delta(prompt_token_ids) tool_parser_cls reasoning_parser_cls"),
           "vLLM's composed Parser hands a tool parser text, in which a marker and its spelling are the same.",
           "A ToolParser that can replace the whole Parser, as some of vLLM's own models do by an if chain.",
           "A Parser class can be registered under a name."),
     Patch("vllm.entrypoints.openai.chat_completion.serving:OpenAIServingChat.chat_completion_full_generator",
-          "answers:chat_completion_full_generator", ("api_server",),
+          "api_server.patched_answers:chat_completion_full_generator", ("api_server",),
           reads("request result_generator parser",
                 "vllm.entrypoints.openai.chat_completion.serving:OpenAIServingChat parser_cls"),
           "vLLM reports finish_reason tool_calls for every answer with calls, also where max_tokens cut one.",
           "A finish_reason that the Parser may set.",
           "Parser.parse returns a finish_reason."),
     Patch("vllm.entrypoints.openai.chat_completion.serving:maybe_filter_parallel_tool_calls",
-          "answers:maybe_filter_parallel_tool_calls", ("api_server",), reads("item request"),
+          "api_server.patched_answers:maybe_filter_parallel_tool_calls", ("api_server",), reads("item request"),
           "As above for streams: the last function that sees each choice of a stream together with its request.",
           "A finish_reason that the Parser may set.",
           "DeltaMessage carries a finish_reason.", versions=("0.32",)),
     Patch("vllm.entrypoints.openai.chat_completion.stream_processor:ChatStreamProcessor.step",
-          "answers:stream_step", ("api_server",), (),
+          "api_server.patched_answers:stream_step", ("api_server",), (),
           "As above for streams since 0.33, where a choice's finish_reason comes with its delta. No function sees the "
           "request there, so streams carry no diagnostics.",
           "A finish_reason that the Parser may set.",
           "DeltaMessage carries a finish_reason.", versions=("0.33",)),
     *(Patch(f"vllm.entrypoints.openai.responses.serving:OpenAIServingResponses.{method}",
-            "answers:responses", ("api_server",),
+            "api_server.patched_answers:responses", ("api_server",),
             reads("vllm.entrypoints.openai.responses.serving:OpenAIServingResponses parser"),
             "Of a response that max_output_tokens cuts, vLLM says completed in its items, and in the last event of its "
             "stream (vllm-project/vllm#45386, #57998).",
             "The status of the response in its items, and response.incomplete.",
             "A stream that max_output_tokens cuts ends in response.incomplete.")
       for method in ("create_responses", "retrieve_responses")),
-    Patch("vllm.v1.engine.detokenizer:IncrementalDetokenizer.from_new_request", "answers:from_new_request",
+    Patch("vllm.v1.engine.detokenizer:IncrementalDetokenizer.from_new_request",
+          "api_server.patched_answers:from_new_request",
           ("api_server",),
           reads("tokenizer request", "vllm.v1.engine:EngineCoreRequest sampling_params prompt_token_ids",
                 "vllm:SamplingParams extra_args stop",
@@ -106,7 +110,7 @@ PATCHES = (
           "Stop strings that apply to the text alone.",
           "vLLM looks for stop strings in the text alone."),
     # Adoption ---------------------------------------------------------------------------------------------------------
-    Patch("vllm.v1.engine.core:EngineCore.preprocess_add_request", "engine_core:preprocess_add_request",
+    Patch("vllm.v1.engine.core:EngineCore.preprocess_add_request", "engine_core.patched:preprocess_add_request",
           ("engine_core",),
           reads("request", "vllm.v1.engine.core:EngineCore structured_output_manager",
                 "vllm.v1.engine:EngineCoreRequest request_id prompt_token_ids sampling_params resumable",
@@ -119,7 +123,8 @@ PATCHES = (
           "A registry of structured-output backends, chosen per request.",
           "A backend can be registered and takes structural tags."),
     # The scheduler ----------------------------------------------------------------------------------------------------
-    Patch("vllm.config.scheduler:SchedulerConfig.get_scheduler_cls", "engine_core:get_scheduler_cls", ("engine_core",),
+    Patch("vllm.config.scheduler:SchedulerConfig.get_scheduler_cls",
+          "engine_core.patched:get_scheduler_cls", ("engine_core",),
           reads("vllm.v1.core.sched.scheduler:Scheduler structured_output_manager requests running",
                 "vllm.v1.core.sched.scheduler:Scheduler get_grammar_bitmask(scheduler_output) make_stats",
                 "vllm.v1.core.sched.scheduler:Scheduler update_from_output(scheduler_output) _free_request(request)",
@@ -134,31 +139,35 @@ PATCHES = (
           "Free fields in GrammarOutput, ModelRunnerOutput and SchedulerStats, and a hook for finished requests.",
           "vLLM has these, or a list of schedulers' mixins."),
     # Metrics ----------------------------------------------------------------------------------------------------------
-    Patch("vllm.v1.metrics.loggers:PrometheusStatLogger.__init__", "metrics:stat_logger_init", ("api_server",),
+    Patch("vllm.v1.metrics.loggers:PrometheusStatLogger.__init__",
+          "api_server.patched_loggers:stat_logger_init", ("api_server",),
           reads("vllm_config", "vllm.v1.metrics.loggers:PrometheusStatLogger engine_indexes"),
           "Counters start at 0 with the server. vllm.stat_logger_plugins cannot serve: one installed plugin turns "
           "--disable-log-stats off for every server of the environment (AsyncLLM: has_custom_loggers), LLM never "
           "loads it, and it is dropped when the number of data-parallel ranks grows.",
           "A stat-logger plugin that does not force log_stats, loaded wherever PrometheusStatLogger is.",
           "vllm.stat_logger_plugins leave --disable-log-stats alone."),
-    Patch("vllm.v1.metrics.loggers:PrometheusStatLogger.record", "metrics:stat_logger_record", ("api_server",),
+    Patch("vllm.v1.metrics.loggers:PrometheusStatLogger.record",
+          "api_server.patched_loggers:stat_logger_record", ("api_server",),
           reads("scheduler_stats engine_idx", "vllm.v1.metrics.loggers:PrometheusStatLogger vllm_config"),
           "Shows what the engine has counted; see the row above.",
           "A stat-logger plugin that does not force log_stats, loaded wherever PrometheusStatLogger is.",
           "vllm.stat_logger_plugins leave --disable-log-stats alone."),
     Patch("vllm.v1.metrics.stats:SchedulerStats.__dataclass_fields__",
-          "metrics:stats_fields", ("api_server", "engine_core"),
+          "shared.patched_stats:stats_fields", ("api_server", "engine_core"),
           reads("vllm.v1.engine:EngineCoreOutputs scheduler_stats"),
           "The only object that the engine core sends its front end every step. A new dataclass would not reach the "
           "names that are bound to this one elsewhere.",
           "A free field in SchedulerStats.",
           "SchedulerStats has a dictionary for plugins."),
-    Patch("vllm.v1.outputs:ModelRunnerOutput.__getstate__", "metrics:model_runner_output_getstate", ("worker",), (),
+    Patch("vllm.v1.outputs:ModelRunnerOutput.__getstate__",
+          "worker.patched_output:model_runner_output_getstate", ("worker",), (),
           "A worker in a process of its own sends the engine core nothing but this object, pickled.",
           "A free field in ModelRunnerOutput.",
           "ModelRunnerOutput has a dictionary for plugins."),
     # Examined rows ----------------------------------------------------------------------------------------------------
-    Patch("vllm.v1.worker.gpu_model_runner:apply_grammar_bitmask", "rows:apply_grammar_bitmask", ("worker",),
+    Patch("vllm.v1.worker.gpu_model_runner:apply_grammar_bitmask",
+          "worker.patched_rows:apply_grammar_bitmask", ("worker",),
           reads("scheduler_output grammar_output input_batch logits",
                 "vllm.v1.core.sched.output:GrammarOutput structured_output_request_ids",
                 "vllm.v1.core.sched.output:SchedulerOutput scheduled_spec_decode_tokens"),
@@ -166,14 +175,15 @@ PATCHES = (
           "A hook around the masks.",
           "vLLM says what a mask changes."),
     Patch("vllm.v1.worker.gpu.structured_outputs:StructuredOutputsWorker.apply_grammar_bitmask",
-          "rows:apply_grammar_bitmask_v2", ("worker",),
+          "worker.patched_rows:apply_grammar_bitmask_v2", ("worker",),
           reads("logits input_batch grammar_req_ids grammar_bitmask",
                 "vllm.v1.worker.gpu.input_batch:InputBatch req_ids cu_num_logits"),
           "As above in the V2 model runner.",
           "A hook around the masks.",
           "vLLM says what a mask changes."),
     # Draft rows -------------------------------------------------------------------------------------------------------
-    Patch("vllm.v1.sample.rejection_sampler:expand_batch_to_tokens", "sampling:expand_batch_to_tokens", ("worker",),
+    Patch("vllm.v1.sample.rejection_sampler:expand_batch_to_tokens",
+          "worker.patched_sampling:expand_batch_to_tokens", ("worker",),
           reads("x cu_num_tokens num_tokens replace_from replace_to"),
           "On the CPU build, temperature, top-k and top-p of draft tokens are uninitialized memory if a request of the "
           "batch samples (vllm-project/vllm#55005): such answers are noise, or the engine stops.",

@@ -16,10 +16,10 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesResponse
 from constrained_k2.vllm_plugin.api_server.parser import LastDelta, ParsingByTokenId
 from constrained_k2.vllm_plugin.api_server.request_state import Ending, RequestState
 from constrained_k2.vllm_plugin.api_server.stop_strings import TextTokens, stop_in_text
-from constrained_k2.vllm_plugin.constraint import carries_constraint
-from constrained_k2.vllm_plugin.patches import wrapper
-from constrained_k2.vllm_plugin.route import parses_with_us
-from constrained_k2.vllm_plugin.vocabularies import vocabulary_of
+from constrained_k2.vllm_plugin.shared.constraint import carries_constraint
+from constrained_k2.vllm_plugin.shared.route import parses_with_us
+from constrained_k2.vllm_plugin.shared.vocabularies import vocabulary_of
+from constrained_k2.vllm_plugin.start.patch import wrapper
 
 CORRECTED = ("stop", "tool_calls")
 """vLLM's reasons that a cut call overrules; others, such as ``abort``, are left alone."""

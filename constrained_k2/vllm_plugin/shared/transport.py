@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from typing import Any
 
-from constrained_k2.vllm_plugin.metrics.counters import engine_counters
+from constrained_k2.vllm_plugin.shared.counters import engine_counters
 
 FIELD = "constrained_k2"
 """Our attribute of vLLM's objects."""

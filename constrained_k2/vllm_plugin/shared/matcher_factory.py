@@ -10,11 +10,11 @@ from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.thinking_budget import ThinkingBudget
 from constrained_k2.turn.token_restriction import TokenRestriction
-from constrained_k2.vllm_plugin.constraint import constraint_in, finish_reserve_in
-from constrained_k2.vllm_plugin.metrics.counters import engine_counters
-from constrained_k2.vllm_plugin.settings import settings_in
-from constrained_k2.vllm_plugin.token_limits import token_limits_in
-from constrained_k2.vllm_plugin.vocabularies import vocabulary_of_model
+from constrained_k2.vllm_plugin.shared.constraint import constraint_in, finish_reserve_in
+from constrained_k2.vllm_plugin.shared.counters import engine_counters
+from constrained_k2.vllm_plugin.shared.settings import settings_in
+from constrained_k2.vllm_plugin.shared.token_limits import token_limits_in
+from constrained_k2.vllm_plugin.shared.vocabularies import vocabulary_of_model
 from constrained_k2.vocabulary.bitmask import TokenSet
 
 PROMPT_END = 8

@@ -1,12 +1,11 @@
-"""Everything that this package replaces in vLLM.
+"""A row of the table of what this package replaces in vLLM.
 
 * :mod:`.table`: one row a replacement: what, by what, what it reads of vLLM, why, and when it can go.
 * :mod:`.versions`: what was tested on which version of vLLM.
 * :mod:`.apply`: checks rows, and applies all of a process or none.
-* :mod:`.start`: the four entry patches, the only replacements in a server without our flags. Each calls vLLM's function
+* :mod:`.entry`: the four entry patches, the only replacements in a server without our flags. Each calls vLLM's function
   with the same arguments; if it sees one of our flags, it applies the rows of its process first.
-* :mod:`.requests`, :mod:`.answers`, :mod:`.engine_core`, :mod:`.metrics`, :mod:`.rows`, :mod:`.sampling`: the
-  replacements of one area each. A process imports only the files that its rows name.
+* ``patched_….py`` in the folder of a process: its replacements. A process imports only the files that its rows name.
 
 A replacement is a function that takes vLLM's object and returns what replaces it. A new vLLM version is
 supported by rows here and by a row of :data:`.versions.VERSIONS`.
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Literal
 
-from constrained_k2.vllm_plugin.patches.versions import VERSIONS
+from constrained_k2.vllm_plugin.start.versions import VERSIONS
 
 TESTED_VERSIONS = tuple(version.minor for version in VERSIONS)
 """The minor versions of vLLM that the package runs in."""
@@ -32,7 +31,8 @@ class Patch:
 
     Attributes:
         target: What is replaced, as ``module:name.name``.
-        replacement: ``module:function`` in this folder: the function takes vLLM's object and returns its replacement.
+        replacement: ``folder.module:function`` below ``vllm_plugin``: the function takes vLLM's object and returns its
+            replacement.
         processes: Those that the row is for.
         reads: What the replacement reads of vLLM: parameters of the target by name, anything else as
             ``module:Class.attribute`` or ``module:function(parameter)``.

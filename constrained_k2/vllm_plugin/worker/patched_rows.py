@@ -1,6 +1,6 @@
 """Masked rows of the structured-output route that the workers look at, as the engine core has planned.
 
-:mod:`constrained_k2.vllm_plugin.matching.row_plan` says which ones, ``row_probe`` how they are examined, ``declining``
+:mod:`constrained_k2.vllm_plugin.shared.row_plan` says which ones, ``row_probe`` how they are examined, ``declining``
 how calls are declined.
 """
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from constrained_k2.vllm_plugin.matching.declining import declining
-from constrained_k2.vllm_plugin.matching.row_plan import PlannedRow, plans_of
-from constrained_k2.vllm_plugin.metrics.row_probe import row_probe
-from constrained_k2.vllm_plugin.patches import wrapper
+from constrained_k2.vllm_plugin.shared.declining import declining
+from constrained_k2.vllm_plugin.shared.row_plan import PlannedRow, plans_of
+from constrained_k2.vllm_plugin.shared.row_probe import row_probe
+from constrained_k2.vllm_plugin.start.patch import wrapper
 
 
 @wrapper

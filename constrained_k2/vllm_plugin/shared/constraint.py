@@ -13,8 +13,8 @@ from constrained_k2.request.spec import ENGINES, ToolCallSpec
 from constrained_k2.request.strictness import StrictFalse, read_strict_false
 from constrained_k2.request.undeclared_calls import UndeclaredCalls, read_undeclared_calls
 from constrained_k2.turn.finish_budget import read_finish_reserve
-from constrained_k2.vllm_plugin.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.settings import (
+from constrained_k2.vllm_plugin.shared.flags import XARGS_KEY
+from constrained_k2.vllm_plugin.shared.settings import (
     FINISH_RESERVE_KEY,
     MAX_CALLS_KEY,
     OFF,

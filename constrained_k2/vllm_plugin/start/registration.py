@@ -7,16 +7,16 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from constrained_k2.vllm_plugin.flags import PACKAGE, TOOL_PARSER_NAMES, process_has_our_flags
-from constrained_k2.vllm_plugin.log import logger
-from constrained_k2.vllm_plugin.patches import apply
-from constrained_k2.vllm_plugin.patches.apply import PatchFailed
+from constrained_k2.vllm_plugin.shared.flags import PACKAGE, TOOL_PARSER_NAMES, process_has_our_flags
+from constrained_k2.vllm_plugin.shared.log import logger
+from constrained_k2.vllm_plugin.start import apply
+from constrained_k2.vllm_plugin.start.apply import PatchFailed
 
 _TOOL_PARSERS = "vllm.tool_parsers"
 
 
 def register() -> None:
-    """Make our tool parser known to vLLM, and watch for our flags (:mod:`constrained_k2.vllm_plugin.patches`).
+    """Make our tool parser known to vLLM, and watch for our flags (:mod:`constrained_k2.vllm_plugin.start.patch`).
 
     Imports nothing of vLLM. Where this package cannot run, vLLM is left as it was.
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from constrained_k2.vllm_plugin.patches import wrapper
+from constrained_k2.vllm_plugin.start.patch import wrapper
 
 
 @wrapper

@@ -2,7 +2,7 @@
 
 They live in the processes that admit requests, in prometheus_client's default registry (several such processes
 share files that vLLM sets up, and the metrics of each are summed). The engine's counters are brought here by
-:mod:`constrained_k2.vllm_plugin.metrics.transport`. Every label has a small, fixed set of values, none of
+:mod:`constrained_k2.vllm_plugin.shared.transport`. Every label has a small, fixed set of values, none of
 them a client's text.
 """
 
@@ -14,8 +14,8 @@ from prometheus_client import Counter, Histogram
 
 from constrained_k2.compiler.compiler import CompiledToolCalls
 from constrained_k2.schema.coverage import Coverage
-from constrained_k2.vllm_plugin.metrics.counters import Adopted, Left
-from constrained_k2.vllm_plugin.settings import Server
+from constrained_k2.vllm_plugin.shared.counters import Adopted, Left
+from constrained_k2.vllm_plugin.shared.settings import Server
 
 Covered = Literal["whole", "relaxed", "object", "none"]
 """The enforcement of a request's arguments: wholly, in part, as any JSON object; none: no calls allowed."""

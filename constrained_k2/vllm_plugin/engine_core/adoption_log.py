@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from constrained_k2.vllm_plugin.log import logger
-from constrained_k2.vllm_plugin.metrics.counters import engine_counters
+from constrained_k2.vllm_plugin.shared.counters import engine_counters
+from constrained_k2.vllm_plugin.shared.log import logger
 
 _SECONDS = 60.0
 

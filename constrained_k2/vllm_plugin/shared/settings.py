@@ -15,10 +15,10 @@ from constrained_k2.request.undeclared_calls import EXPECTED as UNDECLARED_CALLS
 from constrained_k2.schema.undeclared_keys import DEFAULT as DEFAULT_UNDECLARED_KEYS
 from constrained_k2.schema.undeclared_keys import EXPECTED, UndeclaredKeys
 from constrained_k2.turn.finish_budget import MAX_FINISH_RESERVE
-from constrained_k2.vllm_plugin.flags import XARGS_KEY
+from constrained_k2.vllm_plugin.shared.flags import XARGS_KEY
 
 Route = Literal["structured_output", "logits_processor"]
-"""The process that computes masks: see :mod:`constrained_k2.vllm_plugin.route`."""
+"""The process that computes masks: see :mod:`constrained_k2.vllm_plugin.shared.route`."""
 
 Adopt = Literal["tag", "prompt", "off"]
 """The requests of other front ends that are constrained: see :mod:`constrained_k2.vllm_plugin.engine_core.adoption`."""

@@ -7,10 +7,10 @@ from typing import Any
 from constrained_k2.vllm_plugin.api_server import repair, request_hook
 from constrained_k2.vllm_plugin.api_server.functions import set_default_choice
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
-from constrained_k2.vllm_plugin.patches import wrapper
-from constrained_k2.vllm_plugin.patches.start import ADMISSION
-from constrained_k2.vllm_plugin.route import parses_with_us
-from constrained_k2.vllm_plugin.vocabularies import vocabulary_of
+from constrained_k2.vllm_plugin.shared.route import parses_with_us
+from constrained_k2.vllm_plugin.shared.vocabularies import vocabulary_of
+from constrained_k2.vllm_plugin.start.entry import ADMISSION
+from constrained_k2.vllm_plugin.start.patch import wrapper
 
 
 def preprocess_chat(original: Any) -> Any:

@@ -1,1 +1,0 @@
-"""Metric families, and how counts reach the process that shows them."""

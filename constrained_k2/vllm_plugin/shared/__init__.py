@@ -1,0 +1,1 @@
+"""Code of several vLLM processes: settings, matchers of requests, examined rows, counts."""
