@@ -39,7 +39,7 @@ _SMALL_CPU_FLAGS = (
     "--no-enable-chunked-prefill",  # a seeded request whose prefill is chunked kills the CPU engine
     "--max-num-seqs=16",
     # vLLM 0.32.0's rotary kernel for CPUs rotates MLA's queries, [tokens, heads, width], wrongly (relative error 0.8);
-    # torch's does not. tests/vllm_plugin/test_rotary.py says when this can go.
+    # torch's does not. tests/vllm_plugin/worker/test_rotary.py says when this can go.
     '--compilation-config={"custom_ops": ["all", "-rotary_embedding"]}',
 )
 _SMALL_CPU_ENVIRONMENT = {

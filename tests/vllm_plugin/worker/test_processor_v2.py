@@ -15,7 +15,7 @@ from constrained_k2 import Vocabulary, parse_completion
 from constrained_k2.testing import build_model
 from constrained_k2.testing.tokenizer import WireFormatName
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 

@@ -21,8 +21,8 @@ from constrained_k2.vllm_plugin.shared.vocabularies import Served
 from tests.prompts.dialogs import USER, call, calls, result
 from tests.request.test_structural_tag import built
 from tests.request.test_structural_tag_xtml import built_by_vllm
+from tests.vllm_plugin.api_server.test_kimi_k3_requests import spelled
 from tests.vllm_plugin.arriving import intake_of, request
-from tests.vllm_plugin.test_kimi_k3_requests import spelled
 
 NEAREST = {"undeclared_calls": "nearest"}
 TOOLS: list[dict[str, Any]] = [  # with sorted keys, as prompts have them

@@ -37,7 +37,7 @@ from constrained_k2.vllm_plugin.api_server.admission import Admission, check_par
 from constrained_k2.vllm_plugin.api_server.middleware import rewritten
 from tests.vllm_plugin.patched import patch_vllm
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 OTHERS = [folder for folder in sorted((ROOT / "build").glob("vllm-*")) if folder.name != f"vllm-{__version__}"]
 
 MESSAGES = [{"role": "user", "content": "x"}]

@@ -14,6 +14,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from vllm import version
 
 import constrained_k2.vllm_plugin as plugin
+from constrained_k2.vllm_plugin.shared.flags import PACKAGE
 from constrained_k2.vllm_plugin.start import apply, registration
 from constrained_k2.vllm_plugin.start.apply import PatchFailed, State, activate, owner_of
 from constrained_k2.vllm_plugin.start.patch import TESTED_VERSIONS, Patch, Process
@@ -277,7 +278,7 @@ def test_a_process_gets_its_rows_and_the_doors(process: Process, registered: boo
 @pytest.mark.parametrize("row", PATCHES, ids=lambda row: row.target)
 def test_a_row_says_all(row: Patch) -> None:
     module, _, function = row.replacement.partition(":")
-    assert callable(getattr(import_module(f"{flags.PACKAGE}.{module}"), function))
+    assert callable(getattr(import_module(f"{PACKAGE}.{module}"), function))
     assert row.why and row.upstream and row.remove_when
     assert row.versions and set(row.versions) <= set(TESTED_VERSIONS)
     assert row.processes and set(row.processes) <= set(get_args(Process))

@@ -22,9 +22,9 @@ from constrained_k2.turn.thinking_budget import ThinkingBudget
 from constrained_k2.turn.token_restriction import TokenRestriction
 from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar, fill_batch
 from constrained_k2.vocabulary.bitmask import TokenSet, allowed_ids, words_per_row
+from tests.vllm_plugin.engine_core.test_faults import body
 from tests.vllm_plugin.faults import ERRORS, STEPS, Fault
 from tests.vllm_plugin.masks import row_of
-from tests.vllm_plugin.test_faults import body
 
 LIMIT = 60
 ENGINES: dict[str, dict[str, Any]] = {"llguidance": {"mask_cache_bytes": 0}, "cached": {}, "xgrammar": {}}

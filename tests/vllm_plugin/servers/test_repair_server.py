@@ -24,7 +24,7 @@ from tests.vllm_plugin.asking import post
 
 pytestmark = [pytest.mark.server, on("logits_processor")]
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 WEATHER = TOOLS[0]
 OFF = {"vllm_xargs": {"constrained_k2_repair": "off"}}
 GIVEN_IDS = [
