@@ -14,7 +14,7 @@ from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.vllm_plugin.shared.flags import PACKAGE
 from constrained_k2.vllm_plugin.start.patch import TESTED_VERSIONS, Patch, Process
 from constrained_k2.vllm_plugin.start.table import PATCHES
-from constrained_k2.vllm_plugin.start.versions import minor_of
+from constrained_k2.vllm_plugin.start.versions import TRY_VARIABLE, version_of_rows
 
 
 class PatchFailed(ConstrainedK2Error, RuntimeError):
@@ -42,15 +42,15 @@ def vllm_version() -> str:
 
 def rows(*processes: Process) -> list[Patch]:
     """The table's rows for the version that is installed, of these processes or of all."""
-    minor = minor_of(vllm_version())
+    version = version_of_rows(vllm_version())
     here = set(processes or get_args(Process))
-    return [row for row in PATCHES if minor in row.versions and here & set(row.processes)]
+    return [row for row in PATCHES if version and version.minor in row.versions and here & set(row.processes)]
 
 
 def require_version() -> None:
-    """Refuse a version of vLLM that was not tested."""
+    """Refuse a version of vLLM that was not tested, unless the operator tries it."""
     version = vllm_version()
-    if minor_of(version) not in TESTED_VERSIONS:
+    if version_of_rows(version) is None:
         state.failure = _failed(f"vLLM {version} was not tested")
         raise state.failure
 
@@ -164,7 +164,8 @@ def _failed(problem: str) -> PatchFailed:
     return PatchFailed(
         problem,
         "constrained_k2",
-        f"Tested with vLLM {', '.join(TESTED_VERSIONS)}: install one of these, or start without our flags",
+        f"Tested with vLLM {', '.join(TESTED_VERSIONS)}: install one of these, start without our flags, or set "
+        f"{TRY_VARIABLE}=1 to try this one",
     )
 
 

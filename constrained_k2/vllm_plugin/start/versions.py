@@ -1,6 +1,10 @@
 """The versions of vLLM that were tested: for the log at start, and for the table in docs/operators.md."""
 
+import os
 from typing import NamedTuple
+
+TRY_VARIABLE = "CONSTRAINED_K2_UNTESTED_VLLM"
+"""The environment variable that, set to 1, runs the newest version's patches in an untested vLLM."""
 
 
 class Version(NamedTuple):
@@ -28,12 +32,15 @@ def minor_of(number: str) -> str:
     return ".".join(number.split(".")[:2])
 
 
-def standing(number: str, *, is_cpu: bool) -> tuple[bool, str]:
-    """True if such a server was tested, and how it, or else the nearest one, was.
+def version_of_rows(number: str) -> Version | None:
+    """The tested version whose patches fit a vLLM; None if there is none, and the operator does not try the newest."""
+    fallback = VERSIONS[-1] if os.environ.get(TRY_VARIABLE) == "1" else None
+    return next((version for version in VERSIONS if version.minor == minor_of(number)), fallback)
 
-    ``number`` has one of the minor numbers of :data:`VERSIONS`.
-    """
-    nearest = next(version for version in VERSIONS if version.minor == minor_of(number))
+
+def standing(number: str, *, is_cpu: bool) -> tuple[bool, str]:
+    """True if such a server was tested, and how it, or else the nearest one, was."""
+    nearest = version_of_rows(number) or VERSIONS[-1]
     ran = nearest.on_cpu if is_cpu else nearest.on_gpu
     if ran and number.partition("+")[0] == nearest.number:
         return True, ran

@@ -19,6 +19,7 @@ from constrained_k2.vllm_plugin.start import apply, registration
 from constrained_k2.vllm_plugin.start.apply import PatchFailed, State, activate, owner_of
 from constrained_k2.vllm_plugin.start.patch import TESTED_VERSIONS, Patch, Process
 from constrained_k2.vllm_plugin.start.table import PATCHES
+from constrained_k2.vllm_plugin.start.versions import TRY_VARIABLE, VERSIONS
 from tests.vllm_plugin.patched import patch_vllm
 
 ROWS = apply.rows()
@@ -208,6 +209,13 @@ def test_a_version_that_was_not_tested(
     for name in NAMED_BY_FLAGS:
         with pytest.raises(PatchFailed, match=f"vLLM {number} was not tested.*{', '.join(TESTED_VERSIONS)}"):
             plugin.__getattr__(name)
+
+
+def test_an_untested_version_is_tried_with_the_newest_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(version, "__version__", "0.99.0")
+    monkeypatch.setenv(TRY_VARIABLE, "1")
+    apply.require_version()
+    assert apply.rows() == [row for row in PATCHES if VERSIONS[-1].minor in row.versions]
 
 
 @pytest.mark.parametrize("name", NAMED_BY_FLAGS)

@@ -19,6 +19,7 @@ from constrained_k2.vllm_plugin.start.versions import VERSIONS
         ("0.32.7", True, "vLLM 0.32.7 on a CPU: not run. vLLM 0.32.0 on a CPU: tested in CI"),
         ("0.33.0", True, "vLLM 0.33.0 on a CPU: tested by hand, on its Python sources"),
         ("0.33.0", False, "vLLM 0.33.0 on a GPU: not run. vLLM 0.33.0 on a CPU: tested by hand"),
+        ("0.99.0", True, "vLLM 0.99.0 on a CPU: not run. vLLM 0.33.0 on a CPU: tested by hand"),
     ],
 )
 def test_the_log_says_what_was_tested(
