@@ -1,4 +1,4 @@
-"""Compiles requests: schemas to grammars with budgets and a cache, and the state that a request's matchers share."""
+"""Compiles requests: schemas become grammars, cached and within budgets, shared by all matchers."""
 
 from constrained_k2.compiler.compiler import Compiler
 

@@ -1,4 +1,4 @@
-"""A bounded cache whose values are built once, however many threads ask for one, and counts of its use."""
+"""A bounded LRU cache that builds each value once, even for concurrent threads, and its hit counts."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 
 class LeastRecentlyUsed(Generic[K, V]):
-    """A cache with a budget for the total cost of its values; the least recently used are dropped first.
+    """A cache with a budget for the total cost of its values; it evicts the least recently used.
 
     The newest value stays even if it exceeds the budget alone. Values are built outside the lock: a slow one blocks
     only the threads that ask for the same key.
@@ -67,7 +67,7 @@ class LeastRecentlyUsed(Generic[K, V]):
         return value
 
     def _add(self, key: K, value: V, more: int, cost: int) -> None:
-        """Add the newest value, which takes ``more`` than before, and drop the oldest ones over the budget."""
+        """Add the newest value, which costs ``more`` than before, and evict the oldest ones over the budget."""
         self._entries[key] = (value, cost)
         self.spent += more
         while self.spent > self._budget and len(self._entries) > 1:
@@ -90,7 +90,7 @@ class RecentKeys(Generic[K]):
         return expiry is not None and self._clock() < expiry
 
     def add(self, key: K) -> None:
-        """Add a key, or keep it for the whole time again; the oldest one goes if there are too many."""
+        """Add a key, or restart its time; the oldest key is dropped if there are too many."""
         with self._lock:
             self._expiries.pop(key, None)
             self._expiries[key] = self._clock() + self._seconds
@@ -111,13 +111,13 @@ class CompileCounts:
     def __init__(self) -> None:
         self.hits = 0
         self.compiled = 0  # including those that found no grammar
-        self.empty_masks = 0  # that contradicted the engine
+        self.empty_masks = 0  # masks without a token, which contradicted the engine
         self.late_refusals = 0  # schemas found to have no grammar only after their call had begun
         self.recent: deque[float] = deque(maxlen=64)  # seconds of the last compilations, oldest first
         self._lock = threading.Lock()
 
     def add(self, seconds: float | None) -> None:
-        """Count one: the seconds its compilation took, or None for a cache hit."""
+        """Count a compilation by the seconds that it took, or a cache hit (None)."""
         with self._lock:
             if seconds is None:
                 self.hits += 1

@@ -1,4 +1,4 @@
-"""Reads the text of a client's schema and checks it before an engine gets it."""
+"""Checks a client's schema before an engine compiles it: JSON, budgets, and objects only."""
 
 import json
 from dataclasses import replace
@@ -43,7 +43,7 @@ def noted(coverage: Coverage, note: Note) -> Coverage:
 
 
 def _ignores_siblings(document: dict[str, Any]) -> bool:
-    """True if a schema is a reference of an old draft, beside which other keywords mean nothing."""
+    """True if a schema is a ``$ref`` of an old draft, next to which other keywords are ignored."""
     return "$ref" in document and draft_of(document) == "legacy"
 
 
@@ -68,7 +68,7 @@ def _restrict_to_objects(document: Any) -> Note | None:
         is_read = any(type_named(name) in {"object", "any"} for name in names)
         how = "is read as 'object'" if is_read else "is left out: arguments are always an object"
         note = ("#/type", "read_as" if is_read else "relaxed", f"the type {', '.join(map(excerpt, names))} {how}")
-    if _ignores_siblings(document):  # the type would be one
+    if _ignores_siblings(document):  # else the type would be ignored
         document["allOf"] = [*document.get("allOf", ()), {"$ref": document.pop("$ref")}]
     document["type"] = "object"
     return note

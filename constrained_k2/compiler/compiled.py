@@ -1,4 +1,4 @@
-"""One compiled request: the state that its matchers share."""
+"""One compiled request: its grammars, call headers and strictness levels, shared by its matchers."""
 
 import logging
 from collections.abc import Sequence
@@ -30,10 +30,10 @@ class CompiledToolCalls:
     Attributes:
         compile_seconds: Function name, or :data:`ANSWER` -> seconds that its schema took to compile, None for a
             cache hit; only of grammars that have been used.
-        options: The choices that the grammars of arguments are made with.
+        options: The options that the grammars of arguments are compiled with.
         without_grammar: Function name -> keyword and reason, for functions whose schema has no grammar. They accept any
             JSON object.
-        call_threshold: The least probability of a call where its function is named; 0 for any.
+        call_threshold: A call is declined if the probability of a declared name is below this; 0 declines none.
     """
 
     def __init__(self, shared: SharedGrammars, spec: ToolCallSpec) -> None:
@@ -54,7 +54,7 @@ class CompiledToolCalls:
         self.options = GrammarOptions(undeclared_keys=spec.undeclared_keys or shared.undeclared_keys, encoding=encoding)
         self.without_grammar: dict[str, KeywordUse] = {}
         self._levels: dict[bool | None, Level] = {}  # by the tools' ``strict``
-        self._plain: dict[str, int] = {}  # functions admitted by their schema's shape -> its parts
+        self._plain: dict[str, int] = {}  # functions admitted by the fast path -> the parts of their schema
 
     def matcher(self, *, in_reasoning: bool = False) -> ToolCallMatcher:
         """A matcher at the start of a turn; ``in_reasoning``: the prompt began the reasoning, as K2.5's ``<think>``."""
@@ -71,7 +71,7 @@ class CompiledToolCalls:
         return found[1]
 
     def answer(self) -> ArgumentMatcher | None:
-        """A matcher at the start of the answer; None where the request asks for no form of it."""
+        """A matcher at the start of the answer; None if the request has no response format."""
         form, grammar = self.spec.answer, self.answer_grammar
         if form is None or grammar is None:
             return None
@@ -79,7 +79,7 @@ class CompiledToolCalls:
 
     @cached_property
     def answer_grammar(self) -> ArgumentGrammar | None:
-        """The grammar of the answer; None where the request asks for no form of it. Raises as :meth:`grammar`."""
+        """The grammar of the answer; None if the request has no response format. Raises as :meth:`grammar`."""
         form = self.spec.answer
         if form is None:
             return None
@@ -88,7 +88,7 @@ class CompiledToolCalls:
         return self._shared.grammar(form.text, form.location, self.spec.engine, note, options)
 
     def answer_options(self, kind: AnswerKind) -> GrammarOptions:
-        """The choices that the grammar of an answer is made with."""
+        """The options that the grammar of an answer is compiled with."""
         return replace(self.options, root="any", kind=kind, encoding="json")
 
     def precompile(self, name: str) -> None:
@@ -169,7 +169,7 @@ class CompiledToolCalls:
     def slow_tools(self, seconds: float) -> list[int]:
         """The indexes of tools whose schemas took this long by the engine's clock to compile, or are not cached.
 
-        The time of a schema that was admitted by its shape is estimated.
+        The time of a schema that the fast path admitted is estimated.
         """
         if self.spec.max_calls == 0:
             return []
@@ -177,7 +177,7 @@ class CompiledToolCalls:
         return [index for index, taken in enumerate(times) if taken is None or taken >= seconds]
 
     def admit(self) -> None:
-        """:meth:`check_all`, without compiling schemas whose shape shows that they are wholly enforced."""
+        """:meth:`check_all`, but schemas that the fast path shows to be fully enforced are not compiled."""
         by_shape = ShapeAdmission(self._shared, self.options.encoding)
         if (self.spec.engine or self._shared.default_engine) == "llguidance" and self.spec.max_calls != 0:
             for name in self._tools:
@@ -188,7 +188,7 @@ class CompiledToolCalls:
         self.check_all([index for index, name in enumerate(self._tools) if name not in self._plain], by_shape.spent)
 
     def check_all(self, indexes: Sequence[int] | None = None, spent: float = 0.0) -> None:
-        """Compile and check the answer's form and the schemas of tools, by their indexes in the spec.
+        """Compile and check the response format and the schemas of tools, by their indexes in the spec.
 
         The schemas are left out if the request allows no calls. ``spent``: seconds that the request has taken already.
 
@@ -253,15 +253,15 @@ class CompiledToolCalls:
         self._plain.pop(name, None)
 
     def schema(self, name: str) -> str:
-        """The schema that a function's arguments follow, JSON text: any object's, by its strictness."""
+        """The schema that is enforced on a function's arguments, JSON text: its own, or :data:`ANY_OBJECT`."""
         return ANY_OBJECT if self.level(name) == "json_object" else self._tools[name].schema
 
     def text_format(self, name: str) -> TextFormat | None:
-        """The grammar of a custom tool's text; None for a function, and where any JSON object is allowed."""
+        """The grammar of a custom tool's text; None for a function, and if any JSON object is allowed."""
         return None if self.level(name) == "json_object" else self._tools[name].format
 
     def _source(self, name: str) -> tuple[str, GrammarOptions]:
-        """The text of a function's grammar, and the choices that it is compiled with."""
+        """The text of a function's grammar, and the options that it is compiled with."""
         form = self.text_format(name)
         if form is None:
             return self.schema(name), self.options

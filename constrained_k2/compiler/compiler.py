@@ -17,8 +17,8 @@ class Compiler(SharedGrammars):
         undeclared_keys: ``allow`` keeps to JSON Schema; ``forbid`` narrows objects with ``properties`` to the keys that
             their schema declares. A spec may say another.
         cache_bytes: Budget of the compiled schemas, estimated.
-        compile_seconds: Time limit for one schema. Set it where requests are admitted only: an admitted schema must
-            compile in every process, however busy.
+        compile_seconds: Time limit for one schema. Set it only in the process that admits requests: an admitted schema
+            must compile in every process, however busy.
         request_seconds: Time after which no further schema of a request is compiled; for admission too.
         retry_seconds: Time for which a schema that took too long is refused without another attempt.
         counts: Counts of cache hits and compilations to add to; by default new ones.
@@ -26,7 +26,7 @@ class Compiler(SharedGrammars):
         mask_cache_bytes: Budget of LLGuidance's cached masks and DFA states, estimated; 0 for no cache.
         undeclared_calls: What becomes of a call of a function that the request does not declare: see
             :meth:`ToolCallMatcher.intent`. A spec may say another.
-        call_threshold: The least probability, from 0 to 1, that a call is of a declared function, or it is declined.
+        call_threshold: A call is declined if the probability, from 0 to 1, of a declared name is below this.
 
     Raises:
         InvalidRequest: The engine is unknown, or a budget or the number of threads is out of range.

@@ -1,4 +1,4 @@
-"""Schema coverage without a model: compiles over a vocabulary of the 256 bytes."""
+"""Reports which keywords of a schema are enforced, without a model: it compiles over the 256 bytes."""
 
 import json
 from functools import cache
@@ -28,8 +28,8 @@ def schema_coverage(
 ) -> Coverage:
     """Report what an engine's grammar does with each keyword of a tool's decoded ``parameters``.
 
-    If no grammar can be built, the reason is under ``refused``. ``undeclared_keys`` is :class:`Compiler`'s,
-    ``wire_format`` that of the model: Kimi K3 writes strings without quotes and escapes.
+    If no grammar can be built, the reason is under ``refused``. ``undeclared_keys`` is as for :class:`Compiler`.
+    ``wire_format`` is the model's format: Kimi K3 writes strings without quotes and escapes.
 
     Raises:
         InvalidRequest: The schema is not a JSON object, or another argument is invalid.

@@ -1,4 +1,4 @@
-"""Admits schemas by their shape: of a plain schema, only its strings with patterns are compiled, each by itself.
+"""Fast-path admission: of a schema of common keywords, only strings with patterns are compiled.
 
 Tools of different requests share their patterns more often than their whole schemas.
 """
@@ -12,14 +12,14 @@ from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.schema.plain import MAX_PARTS, plain_shape
 
 SECONDS_PER_PART: Final = 50e-6
-"""The time to compile a plain schema by its parts: half of what MaskBench's schemas of 100 parts and more take, so that
-only those that are surely slow are compiled before the request is scheduled."""
+"""Estimated time to compile a fast-path schema, for each of its parts: half of what MaskBench's schemas of 100 parts
+and more take, so that only those that are surely slow are compiled before the request is scheduled."""
 
-_PATTERN_PARTS = 20  # of a string with a pattern, at least
+_PATTERN_PARTS = 20  # a string with a pattern counts as this many parts, or more
 
 
 class ShapeAdmission:
-    """Counts the parts of one request's plain schemas.
+    """Decides for one request which schemas the fast path admits, and counts their parts.
 
     Attributes:
         spent: Seconds of compiling strings with patterns, by the engine's clock.
@@ -31,9 +31,9 @@ class ShapeAdmission:
         self._options = GrammarOptions(undeclared_keys="forbid", encoding=encoding)
 
     def parts(self, schema: str) -> int | None:
-        """The number of parts of a schema, JSON text, that LLGuidance enforces wholly.
+        """The number of parts of a schema, JSON text, that LLGuidance fully enforces.
 
-        None where its shape does not show that it does: compile the schema.
+        None if one pass over the schema cannot show that: compile it.
         """
         shape = plain_shape(schema)
         if shape is None:
@@ -47,7 +47,7 @@ class ShapeAdmission:
         return parts if parts <= MAX_PARTS else None
 
     def _string_parts(self, string: str) -> int | None:
-        """The number of parts that a string with a pattern counts as; None if it is not enforced wholly."""
+        """The number of parts that a string with a pattern counts as; None if it is not fully enforced."""
         schema = f'{{"type":"object","properties":{{"s":{string}}},"required":["s"]}}'
         limit, known = self._shared.request_seconds, self._shared.compile_time(schema, "llguidance", self._options)
         if known is None and limit is not None and self.spent > limit:

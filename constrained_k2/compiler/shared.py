@@ -39,7 +39,7 @@ _REFUSAL_BYTES = 2048  # estimate for a refusal and its key
 
 @dataclass(frozen=True, slots=True)
 class GrammarOptions:
-    """The choices that a grammar depends on besides its text and its engine."""
+    """The options that a grammar depends on besides its text and its engine."""
 
     root: Literal["object", "any"] = "object"  # arguments are always an object, an answer is any value of its schema
     kind: AnswerKind = "json"  # how the text is read; "regex" and "lark" are of an answer, or of a custom tool's input
@@ -151,7 +151,7 @@ class SharedGrammars:
         note: Callable[[float | None], None] | None = None,
         options: GrammarOptions = DEFAULT_OPTIONS,
     ) -> ArgumentGrammar:
-        """The grammar of a schema (JSON text), or of an answer's other form; from the cache or compiled now.
+        """The grammar of a schema (JSON text), regex or Lark grammar (``options.kind``), cached or compiled now.
 
         ``note`` is called with the seconds that compiling took, or None for a cache hit; also before an error.
 
@@ -225,7 +225,7 @@ class SharedGrammars:
             self._precompiling.release()
 
     def call_id_trie(self, names: tuple[str, ...]) -> CallIdTrie:
-        """The call ids of these functions, from the cache or built now."""
+        """The call headers of these functions, cached or built now."""
 
         def build() -> tuple[CallIdTrie, int]:
             trie = CallIdTrie(names, self.vocabulary, self._name_endings)
@@ -234,7 +234,7 @@ class SharedGrammars:
         return self._tries.get(names, build)
 
     def turn_table(self, spec: ToolCallSpec, *, declines: bool) -> TurnTable:
-        """The constant masks of a request's phases, and the moves between them."""
+        """The constant masks of a request's phases, and the transitions between them."""
         calls = 2 if spec.max_calls is None else min(spec.max_calls, 2)  # any larger number has the same table
         kind = (spec.choice, calls, spec.thinking, spec.answer is not None, declines)
         if kind not in self._turn_tables:

@@ -1,4 +1,4 @@
-"""Writes the grammar of a whole turn as text: for other servers, for readers, and as an oracle in the tests."""
+"""Writes the grammar of a whole turn as text, for other servers, for readers and as a test oracle."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""The interface of a grammar engine. Engines see only arguments and answers: no headers, names or indexes.
+"""The interface of a grammar engine, which sees only arguments and answers, never call headers.
 
 grammar = engine.compile('{"type": "object"}')     once a schema, shared by all requests
 matcher = grammar.matcher("tools[0]")              once a call
@@ -26,7 +26,7 @@ Failures = list[tuple[int, ConstrainedK2Error]]  # numbers of rows that could no
 
 
 class ArgumentMatcher(Protocol):
-    """The parse state of one call's arguments. Owned by one request, used by one thread at a time."""
+    """The parser state of one call's arguments. Owned by one request, used by one thread at a time."""
 
     @property
     def text_grammar(self) -> TextGrammar | None:
@@ -34,14 +34,14 @@ class ArgumentMatcher(Protocol):
 
     @property
     def plan(self) -> Plan | None:
-        """The plan of the grammar that the arguments go on with; None for a client's grammar."""
+        """The plan of the grammar in use, which a fallback may have replaced; None for a client's grammar."""
 
     def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
         """Write the allowed tokens into a bitmask row, int32 ``[words]``, contiguous.
 
         The format's ``engine_stop`` is allowed exactly if the text may end here. Of the other special tokens only the
         format's ``argument_markers`` ever are, in arguments. ``address`` is the row's memory address if the caller
-        knows it (numpy takes a microsecond to tell it), else 0.
+        knows it (numpy takes a microsecond to return it), else 0.
 
         Raises:
             SchemaTooCostly: The engine hit one of its limits.
@@ -95,8 +95,8 @@ class ArgumentGrammar(Protocol):
         """Return a matcher at the start of the arguments.
 
         Args:
-            location: That of the schema in the request, for errors.
-            may_relax: If the engine fails while it writes, it may go on without what it failed at.
+            location: The schema's location in the request, for errors.
+            may_relax: If the engine fails inside a call, a fallback may allow more than the schema does.
         """
 
 
@@ -132,7 +132,9 @@ class Engine(Protocol):
     def compile_text(
         self, kind: Literal["regex", "lark"], text: str, encoding: ArgumentEncoding | None = None
     ) -> ArgumentGrammar:
-        """Compile a regular expression or a Lark grammar: of an answer, or of a custom tool's input, encoded so.
+        """Compile a client's regular expression or Lark grammar.
+
+        It matches an answer or, with ``encoding``, a custom tool's input inside its arguments.
 
         Raises as :meth:`compile` does.
         """

@@ -1,1 +1,1 @@
-"""Explains what a mask changed: the token that was wanted, the one that was written, the place and the keyword."""
+"""Explains which tokens a mask overrode in a turn: the path in the arguments and the keyword to blame."""

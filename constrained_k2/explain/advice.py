@@ -1,4 +1,4 @@
-"""Advice for the author of a tool, by the keyword or cause that overrides the model's tokens."""
+"""Advice for a tool's author, by the schema keyword or other cause that overrides the model's tokens."""
 
 from collections.abc import Iterable, Mapping
 

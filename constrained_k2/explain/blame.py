@@ -1,4 +1,4 @@
-"""Finds the keywords that forbid a byte, by taking them away: without them the schema allows it."""
+"""Finds the schema keywords that forbid a byte: without them the schema allows the byte."""
 
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -14,14 +14,14 @@ from constrained_k2.explain.subject import END, Removed, Subject
 from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 
-_MAX_REMEMBERED = 1024  # symbols of a text
+_MAX_REMEMBERED = 1024  # symbols of a text whose result is cached
 _BLAME_BYTES, _MEMORY_BYTES = 1024, 4 << 20
 _FIRST = frozenset({"uniqueItems"})  # without the `type` of its items it is relaxed, which is not the items' fault
-_MAX_ALONE = 8  # subschemas of one value from which the same keyword is taken away one at a time
+_MAX_ALONE = 8  # subschemas of one value from which a keyword is removed one at a time
 
 
 class Blame(NamedTuple):
-    """The keywords to blame, and the number of parts of the path to the value that they apply to."""
+    """The keywords to blame, and the length of the path to the value that they apply to."""
 
     keywords: tuple[str, ...]
     level: int
@@ -31,7 +31,7 @@ _remembered: LeastRecentlyUsed[tuple[Any, ...], Blame | None] = LeastRecentlyUse
 
 
 class _Trial(NamedTuple):
-    """A question to the schema with some keywords taken away."""
+    """A test whether the schema allows a symbol after a text, with some keywords removed."""
 
     subject: Subject
     symbols: Sequence[int]
@@ -52,7 +52,7 @@ def find_blame(  # noqa: PLR0913, PLR0917 - where, and what
     symbol: int,
     rest_of_key: Sequence[int] = (),
 ) -> Blame | None:
-    """The keywords that forbid a symbol after a text; None if taking keywords away does not allow it.
+    """The keywords that forbid a symbol after a text; None if removing keywords does not allow it.
 
     Args:
         subject: The schema.
@@ -117,7 +117,7 @@ def _smallest(subject: Subject, position: PathCursor, levels: list[Level], whole
 
 
 def _groups(subject: Subject, level: Level, kinds: AbstractSet[str]) -> dict[str, list[Removed]]:
-    """Keyword -> ways to take it away from a value: from all of its subschemas first, then from each alone."""
+    """Keyword -> sets to remove: the keyword in all subschemas of a value first, then in each alone."""
     found: dict[str, list[tuple[str, str]]] = {}
     for node in level:
         for keyword in schema_at(subject.document, node.pointer):
@@ -135,9 +135,9 @@ def _ways(places: list[tuple[str, str]]) -> Iterator[Removed]:
 def _in_live_branches(
     trial: _Trial, text: bytes | None, level: Level, freeing: dict[str, Removed]
 ) -> dict[str, Removed]:
-    """The keywords of alternatives that allow the text before the symbol, if there are any; else all of them.
+    """The keywords of branches that allow the text before the symbol, if there are any; else all of them.
 
-    Without its keyword an alternative that was ruled out long before allows the symbol too.
+    Without its keyword a branch that was ruled out long before would allow the symbol too.
     """
     branches = {node.pointer for node in level if not node.is_sure}
     if len(freeing) == 1 or text is None or not trial.subject.has_parts:
@@ -155,7 +155,7 @@ def _in_live_branches(
 
 
 def _fewest(trial: _Trial, together: dict[str, Removed]) -> tuple[str, ...]:
-    """The keywords that have to be taken away together, of some that are enough; all of them at the limits."""
+    """A minimal subset of keywords whose joint removal allows the symbol; all of them if the limits are reached."""
     needed = dict(together)
     try:
         for keyword in together:

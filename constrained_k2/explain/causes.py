@@ -1,4 +1,4 @@
-"""The causes that forbid a token outside of arguments and answers: by the request, or by the format itself."""
+"""Finds why a token outside arguments and answers is forbidden: a request option, or the format."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,7 +25,7 @@ class Causes:
     def cause(self, state: State, symbol: int) -> tuple[str, str]:
         """The cause that forbids a byte or a marker's id in a state, and the called function, if its name is complete.
 
-        A change of the request that would allow the symbol is the cause; otherwise it is the format.
+        A condition of the request is the cause if the symbol is legal without it; otherwise it is the format.
         """
         found = next((cause for cause, other in self._variants if other.step(state, symbol) is not None), None)
         if found is not None:
@@ -46,7 +46,7 @@ class Causes:
         return found
 
     def _in_header(self, written: bytes, symbol: int) -> tuple[str, str]:
-        """The cause that forbids a symbol after the beginning of a call's header."""
+        """The cause that forbids a symbol after the prefix of a call header."""
         begin = self._format.header_begin
         names = {
             tool.name: f"{begin}{self._format.escape_name(tool.name)}".encode() for tool in self._compiled.spec.tools

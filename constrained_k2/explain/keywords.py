@@ -1,4 +1,4 @@
-"""The names of what forbids a token: keywords of JSON Schema, and a closed list of causes beyond them."""
+"""Names the causes that forbid a token: JSON Schema keywords, and a closed list of other causes."""
 
 from constrained_k2.schema.keywords import KEYWORDS
 
@@ -53,10 +53,10 @@ APPLICATORS = frozenset({
     "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas", "properties",
     "patternProperties", "items", "prefixItems", "additionalItems",
 })  # fmt: skip
-"""Keywords that do nothing but apply subschemas: named only if no keyword of those is to blame."""
+"""Keywords that only apply subschemas: named only if no keyword of these subschemas is to blame."""
 
 OPENS_OBJECTS = frozenset({"additionalProperties", "unevaluatedProperties"})
-"""Keywords that, when they are taken away, leave undeclared keys to the setting, which then has to allow them too."""
+"""Keywords whose removal leaves undeclared keys to ``undeclared_keys``, which a test then sets to allow them."""
 
 ASSERTIONS = KEYWORDS.keys() - APPLICATORS
 """Keywords that by themselves forbid values."""

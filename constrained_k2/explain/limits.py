@@ -1,4 +1,4 @@
-"""The cost that explanations may have."""
+"""Limits on the CPU time and the schema trials of explaining one turn."""
 
 import time
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ExplainLimits:
-    """Limits on the explanation of one turn. Beyond them overrides keep their places, and lose their keywords.
+    """Limits on the explanation of one turn. Beyond them overridden tokens keep their path, and lose their keywords.
 
     Attributes:
-        seconds: CPU time, with that of compiled schemas.
+        seconds: CPU time, including the time of compiling schemas.
         overrides: The most overrides that are explained, in the order of the turn.
-        trials: The most schemas, each with some keywords taken away, that are tried for one override.
+        trials: The most schemas, each with some keywords removed, that are tried for one override.
         text_bytes: The longest arguments, or answer, within which keywords are looked for.
     """
 
@@ -29,7 +29,7 @@ class Exhausted(Exception):
 
 
 class Budget:
-    """The rest of the limits."""
+    """The remaining time and trials."""
 
     def __init__(self, limits: ExplainLimits) -> None:
         self._deadline = time.thread_time() + limits.seconds

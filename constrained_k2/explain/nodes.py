@@ -1,4 +1,4 @@
-"""The subschemas of a document that apply to a value, by the path to it."""
+"""Finds the subschemas of a schema document that apply to a value, by the path to the value."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ class Node(NamedTuple):
     """A subschema, by its pointer in the document."""
 
     pointer: str
-    is_sure: bool  # it applies to every value there, not only in some alternatives
+    is_sure: bool  # it applies to every value at the path, not only in some branches
 
 
 Level = tuple[Node, ...]

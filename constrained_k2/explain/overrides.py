@@ -1,4 +1,4 @@
-"""Finds the places of the forbidden tokens of a turn: where each is, and what forbids it."""
+"""Finds, for each token of a turn that the mask forbade, its path in the arguments and the cause."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -33,7 +33,7 @@ def find_places(  # noqa: PLR0913 - what was written, and what was asked for
     in_reasoning: bool = False,
     limits: ExplainLimits = DEFAULT_LIMITS,
 ) -> dict[int, Place]:
-    """The places of forbidden tokens of a turn, in its order: those that the limits leave, by the tokens before each.
+    """The path and cause of each forbidden token of a turn, up to the limits, by the number of tokens before it.
 
     Args:
         compiled: The request, compiled over the bytes of the model's format (:meth:`Vocabulary.of_bytes`).
@@ -62,13 +62,13 @@ class _Explainer:
         self._automaton = Automaton(compiled)
         self._causes = Causes(compiled)
         self._subjects: dict[str, Subject] = {}
-        # The matcher of the latest recorder, after so many of its symbols; None if it does not take them.
+        # The matcher of the latest recorder, after ``_fed`` of its symbols; None if it does not accept them.
         self._recorder: Recorder | None = None
         self._matcher: ArgumentMatcher | None = None
         self._fed = 0
 
     def places(self, token_ids: list[int], wanted: dict[int, int]) -> dict[int, Place]:
-        """The place of each forbidden token, by its position."""
+        """The path and cause of each forbidden token, by its index in the turn."""
         last, found = max(wanted), dict[int, Place]()
         state: State | None = None
         for position, state in enumerate(self._replay.states(token_ids[: last + 1])):
@@ -90,7 +90,7 @@ class _Explainer:
             return _located(state, recorder, None if recorder is None else recorder.position.path(symbols[0]), ())
 
     def _is_out_of_place(self, recorder: Recorder, symbol: int) -> bool:
-        """True if a symbol may not follow a text, whatever the schema, which takes no engine to see."""
+        """True if a symbol may not follow a text under any schema, as far as that is known without an engine."""
         if not recorder.name:
             return False
         if 0 <= symbol < 256:
@@ -173,7 +173,7 @@ class _Explainer:
         return self._matcher
 
     def _cause_of_legal(self, state: State, symbols: tuple[int, ...]) -> str:
-        """The cause that forbids a token whose text may follow."""
+        """The cause that forbids a token although its text is legal."""
         if self._compiled.spec.repeated_calls == "forbid":
             ends_call = symbols[0] == self._compiled.vocabulary.format.call_end
             if state.phase is Phase.JOINT or (state.phase is Phase.ARGUMENTS and ends_call):
@@ -238,7 +238,7 @@ class _Explainer:
         return found
 
     def _beyond_schema(self, recorder: Recorder, symbol: int) -> tuple[str, ...]:
-        """The cause that forbids a symbol where no keyword does."""
+        """The cause that forbids a symbol if no keyword does."""
         markers, position = self._compiled.vocabulary.format, recorder.position
         if 0 <= symbol < 256:
             return () if recorder.name or self._subject(recorder) is not None else (keywords.ANSWER_FORMAT,)

@@ -1,4 +1,4 @@
-"""Shows an explained turn as one page that loads nothing."""
+"""Renders an explained turn as one HTML page that loads no other resources."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The end of a text of arguments, or of an answer: the path to its next byte, and the text so far along the path.
+"""Follows arguments or an answer byte by byte: the path to the next byte, and the text of each value.
 
 {"a": [1, "x     path ("a", 1), in a string whose text is "x; its array's text is [1, "x
 """
@@ -34,17 +34,17 @@ _FOLLOWING = {
 
 
 class PathCursor:
-    """The end of a text that is valid so far, fed in any pieces.
+    """A cursor at the end of a text that is valid so far, fed in any pieces.
 
     The cursors take characters. Here each byte is one, so that their offsets count bytes.
 
     Args:
-        markers: The format of the arguments, if they are blocks; None for JSON.
+        markers: The format of the arguments, if they are XTML blocks; None for JSON.
 
     Attributes:
-        is_xml: True in arguments that are blocks.
-        cursor: The position in them.
-        json_text: What is JSON of the text.
+        is_xml: True for arguments in XTML blocks.
+        cursor: The position in the text.
+        json_text: The parts of the text that are JSON.
     """
 
     def __init__(self, markers: WireFormat | None = None) -> None:
@@ -86,7 +86,7 @@ class PathCursor:
 
     @property
     def is_done(self) -> bool:
-        """True after the JSON value, or where blocks may end, by their tags."""
+        """True after the JSON value, or between XTML blocks."""
         return self._part is XtmlPart.BETWEEN if self.is_xml else self._walk.is_done
 
     @property
@@ -101,7 +101,7 @@ class PathCursor:
 
     @property
     def in_key(self) -> bool:
-        """True where a key may begin, or is being written."""
+        """True if a key may begin, or is being written."""
         if isinstance(self.cursor, XtmlCursor) and self._part is XtmlPart.TAG:
             return self.cursor.tag.count('"') == 1
         return self._is_json and self._walk.expect in _KEYS
@@ -116,7 +116,7 @@ class PathCursor:
         return _string_in(begun + raw), keys
 
     def may_follow(self, byte: int) -> bool | None:
-        """True if a byte may follow in some JSON text, False if in none, None if that takes an engine to tell."""
+        """True if a byte may follow in some JSON text, False if in none, None if only an engine can tell."""
         expect = self._walk.expect
         if not self._is_json:
             return None
@@ -139,7 +139,7 @@ class PathCursor:
     def path(self, symbol: int) -> Path:
         """The path to the value that a byte or marker belongs to: the one being written, or the innermost container.
 
-        What ends a number or literal belongs to that one, and the attributes behind a block's key to its value.
+        A byte that ends a number or literal belongs to it, and the attributes after a block's key to the block's value.
         """
         if isinstance(self.cursor, XtmlCursor) and self._part in {XtmlPart.BETWEEN, XtmlPart.TAG}:
             tag = self.cursor.tag if self._part is XtmlPart.TAG else ""
@@ -152,7 +152,7 @@ class PathCursor:
         return tuple(map(_child, islice(frames, min(count, MAX_PARTS))))
 
     def text_of(self, level: int) -> bytes | None:
-        """The text so far of the value at the first ``level`` parts of the path; None where it is not JSON."""
+        """The text so far of the value at the first ``level`` parts of the path; None if it is not JSON."""
         if not self._is_json or level < self._outer:
             return None
         walk = self._walk

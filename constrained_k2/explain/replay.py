@@ -1,4 +1,4 @@
-"""Replays a turn without an engine: the automaton's states, and the positions in arguments and in an answer."""
+"""Replays a turn without an engine, for the automaton's states and the paths in arguments and answer."""
 
 from array import array
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _MAX_DEPTH = 1024
 NO_SYMBOL = -1
-"""Stands for a special token that is none of the format's markers."""
+"""Replaces a special token that is not a marker of the format."""
 
 
 class Recorder:
-    """Records a text where a matcher would match it: of a call's arguments, or of an answer.
+    """Records the text of a call's arguments, or of an answer, in place of an engine's matcher.
 
     Attributes:
         name: The called function; empty for an answer.
@@ -52,7 +52,7 @@ class Recorder:
         return len(self.symbols) > limit or self.position.depth > _MAX_DEPTH
 
     def is_complete(self) -> bool:
-        """True where an end of the text is its end, rather than that of a part of it."""
+        """True if an end marker now ends the whole text, rather than one XTML block of it."""
         return not self.position.is_xml or self.position.is_done
 
     def copy(self) -> Self:
@@ -68,7 +68,7 @@ class Recording:
     def __init__(
         self, compiled: CompiledToolCalls, spec: ToolCallSpec | None = None, turn_table: TurnTable | None = None
     ) -> None:
-        # Recorders do not know when arguments are whole, so a replay ends where a repeated call is not made.
+        # Recorders do not know when arguments are complete, so a replay ends where a repeated call is declined.
         self.spec = replace(spec or compiled.spec, repeated_calls=None)
         self.vocabulary = compiled.vocabulary
         self.turn_table = turn_table or compiled.turn_table
@@ -87,7 +87,7 @@ class Recording:
         return Recorder(name, self.vocabulary.format)
 
     def answer(self) -> Any:
-        """Return a recorder of the answer; None where the request asks for no form of it."""
+        """Return a recorder of the answer; None if the request has no response format."""
         return None if self.spec.answer is None else Recorder("", self.vocabulary.format)
 
 

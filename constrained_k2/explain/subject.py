@@ -1,4 +1,4 @@
-"""A schema that is examined: its grammars with some keywords taken away, and those of its parts."""
+"""Tests what a schema allows after some of its keywords are removed, also for its subschemas alone."""
 
 import json
 from collections.abc import Iterable
@@ -20,15 +20,15 @@ from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 Removed = frozenset[tuple[str, str]]
-"""Keywords that are taken away: pointer of their subschema, keyword."""
+"""Keywords that are removed: pointer of their subschema, keyword."""
 
 NOTHING: Removed = frozenset()
 END = -1
-"""Stands for the end of the value in place of a byte or a marker's id."""
+"""Replaces a byte or a marker's id to ask for the end of the value."""
 
 _CACHE_BYTES = 32 << 20
 _COMPILE_SECONDS = 0.25
-_WHOLE = "whole"  # the definition that holds the whole schema, where a part of it is the root
+_WHOLE = "whole"  # the definition with the whole schema, if a part of it is the root
 _MOVED = f"#/$defs/{_WHOLE}"
 _BASES = frozenset({"$id", "id", "$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveRef"})
 _DATA = frozenset({"enum", "const", "default", "examples"})
@@ -45,7 +45,7 @@ class Subject:
 
     Args:
         schema: The schema, JSON text.
-        options: How its grammar is made.
+        options: The options that its grammar is compiled with.
         wire_format: The format of the turn.
         budget: The limits on trials.
     """
@@ -75,9 +75,9 @@ class Subject:
         Args:
             symbols: The text, as bytes and ids of markers.
             symbol: The symbol that follows.
-            removed: Keywords that are taken away.
-            part: Subschemas that stand in place of the whole schema, and always apply; the text is JSON then.
-            policy: The treatment of undeclared keys, by default that of the options.
+            removed: Keywords that are removed.
+            part: Subschemas that replace the whole schema, and always apply; the text is JSON then.
+            policy: The treatment of undeclared keys; by default as in the options.
         """
         self.budget.count_trial()
         matcher = self._matcher(removed, part, policy or self.policy)

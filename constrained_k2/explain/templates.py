@@ -1,4 +1,4 @@
-"""Templates of pages that load nothing: values are escaped, and a policy allows only the styles and scripts within."""
+"""Jinja templates of HTML pages that load nothing: escaped values, and a Content-Security-Policy."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""Shows an explained turn in a terminal."""
+"""Prints an explained turn in a terminal: the overridden tokens, and a table of their causes."""
 
 import sys
 
@@ -13,7 +13,7 @@ _WANTED, _WRITTEN, _FORCED = "bold red strike", "bold green", "dim"
 
 
 def show(view: TurnView) -> None:
-    """Print the turn with its overridden tokens, and a table of their places, to standard output."""
+    """Print the turn with its overridden tokens, and a table of their paths and causes, to standard output."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
     console.print(Text(view.summary(), style="bold"))
     console.print()
@@ -43,7 +43,7 @@ def show(view: TurnView) -> None:
 
 
 def turn_text(view: TurnView) -> Text:
-    """The turn: ``[wanted→written]`` where a token was overridden, forced tokens dimmed."""
+    """The turn as text, with overridden tokens as ``[wanted→written]`` and forced tokens dimmed."""
     wanted = {each.position: each for each in view.overrides}
     text = Text()
     for position, token in enumerate(view.tokens):

@@ -1,7 +1,8 @@
-"""Explains a written turn: what the mask allowed at each place, and what the model wanted there.
+"""Explains a written turn: the number of allowed tokens at each step, and the overridden tokens.
 
-The mask is computed here, along the turn. What the model wanted is known if a server has said how likely each token
-was without the constraint: ``prompt_logprobs`` of the prompt and the turn, sent back as a prompt.
+The masks are computed here, along the turn. An overridden token is the unmasked argmax that the mask forbade. It is
+known if a server gives the probabilities without the constraint: ``prompt_logprobs`` of the prompt and the turn, sent
+back as a prompt.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,16 +24,16 @@ from constrained_k2.vocabulary.bitmask import allocate_bitmask
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 LIKELIEST = 20
-"""The tokens that a server is asked for at each place: as many as vLLM gives unless it is told otherwise."""
+"""The tokens that a server is asked for at each step: vLLM's default maximum."""
 
 CONTESTED = 0.05
-"""The least probability of a forbidden token that is shown where the likeliest token is allowed: sampling might have
+"""The least probability of a forbidden token that is shown if the likeliest token is allowed: sampling might have
 chosen it."""
 
-_ALTERNATIVES = 5  # that are shown at each place
+_ALTERNATIVES = 5  # tokens that are shown at each step
 
 Likeliest = Mapping[int, float]
-"""Some tokens of one place, the likeliest among them, with the logarithms of their probabilities."""
+"""Some tokens of one step, the likeliest among them, with the logarithms of their probabilities."""
 
 
 class TurnExplainer:
@@ -40,7 +41,7 @@ class TurnExplainer:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        # What a server declined is explained, whatever its threshold.
+        # Calls that a server declined are explained, whatever its threshold was.
         self._compiler = Compiler(vocabulary, undeclared_calls="decline")
         over_bytes = Vocabulary.of_bytes(vocabulary.format)
         self._over_bytes = Compiler(over_bytes, mask_cache_bytes=0, undeclared_calls="decline")
@@ -54,7 +55,7 @@ class TurnExplainer:
         in_reasoning: bool = False,
         limits: ExplainLimits = DEFAULT_LIMITS,
     ) -> TurnView:
-        """Explain a turn. Places after the first token that the mask forbids are not examined.
+        """Explain a turn. Steps after the first token that the mask forbids are not examined.
 
         Args:
             spec: The request.
@@ -72,7 +73,7 @@ class TurnExplainer:
         for position, mask in enumerate(_masks(compiled, ids, in_reasoning=in_reasoning)):
             allowed.append(int(np.unpackbits(mask.row.view(np.uint8)).sum()))
             likely = likeliest[position] if position < len(likeliest) else {}
-            # Behind a declined call the model goes on with what it was kept from: that tells nothing new.
+            # After a declined call the model only continues the forbidden call: that says nothing new.
             most = None if mask.has_declined else _forbidden(likely, mask.row)
             if not _allows(mask.row, ids[position]):
                 most = _Wanted(ids[position], is_overridden=True)
@@ -130,10 +131,10 @@ class _Mask(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """The likeliest forbidden token of a place, its probability, and that of all forbidden ones together."""
+    """The likeliest forbidden token of a step, its probability, and the probability of all forbidden ones together."""
 
     token: int
-    is_overridden: bool  # it is the likeliest of all, or the turn holds it
+    is_overridden: bool  # it is the likeliest of all, or the turn contains it
     probability: float = 0.0
     forbidden: float = 0.0
 
@@ -166,7 +167,7 @@ def _probability(logarithm: float) -> float:
 
 
 def _forbidden(likeliest: Likeliest, row: npt.NDArray[np.int32]) -> _Wanted | None:
-    """Return what the mask forbids of the likeliest tokens; None for nothing."""
+    """Return the likeliest token that the mask forbids; None if it forbids none of the given ones."""
     forbidden = {token: _probability(value) for token, value in likeliest.items() if not _allows(row, token)}
     if not forbidden:
         return None

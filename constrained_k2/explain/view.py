@@ -1,4 +1,4 @@
-"""An explained turn as it is shown: its tokens, the overridden ones among them, and the places that they share."""
+"""The data of an explained turn for display: its tokens, the overridden ones, and their common causes."""
 
 import json
 from collections import Counter
@@ -10,24 +10,24 @@ MAX_SHOWN = 60  # characters of a text in a table
 
 
 class Place(NamedTuple):
-    """The place where a token is forbidden, with the reasons."""
+    """The phase, function and path at which a token is forbidden, with the reasons."""
 
     phase: str  # of the turn, a name of :class:`constrained_k2.turn.phases.Phase` in lower case
     tool: str  # the function that is called; empty outside of calls and of names not yet complete
-    # JSON pointer (RFC 6901) into the arguments, or into an answer with a form, to the value that is being written, or
-    # to the object or array whose next key, comma or end is due; None outside of both.
+    # JSON pointer (RFC 6901) into the arguments, or into an answer with a response format, to the value that is being
+    # written, or to the object or array whose next key, comma or end is due; None outside of both.
     pointer: str | None
-    # The schema's keywords that forbid the token: taken away, they would allow it. Or one of
+    # The schema's keywords that forbid the token: it is legal without them. Or one of
     # :data:`constrained_k2.explain.keywords.OTHER_CAUSES`. Empty if none was found within the limits.
     keywords: tuple[str, ...]
 
 
 class WantedToken(msgspec.Struct, frozen=True):
-    """A token that the mask kept the model from writing, or in a contested place one that sampling might have chosen.
+    """A token that the mask forbade: the likeliest (overridden), or one that sampling might have chosen (contested).
 
-    The first fields are its :class:`Place`. ``written`` and the probabilities, those of temperature 1 before the mask,
-    are None if the turn itself holds the forbidden token. ``forbidden`` is the probability of all forbidden tokens
-    among those that the server gave.
+    The fields from ``phase`` to ``keywords`` are its :class:`Place`. ``written`` and the probabilities (temperature 1,
+    before the mask) are None if the turn itself contains the forbidden token. ``forbidden`` is the probability of all
+    forbidden tokens among those that the server gave.
     """
 
     position: int
@@ -47,7 +47,7 @@ class WantedToken(msgspec.Struct, frozen=True):
 
 
 class Token(msgspec.Struct, frozen=True):
-    """A token of the turn, with the number of tokens that were allowed in its place, if known."""
+    """A token of the turn, with the number of tokens that the mask allowed there, if known."""
 
     text: str
     allowed: int | None = None
@@ -68,8 +68,8 @@ class Alternative(msgspec.Struct, frozen=True):
 class TurnView(msgspec.Struct, frozen=True):
     """A turn, as far as it is known.
 
-    ``chances`` holds for each call that was begun the least probability, at a token of its name, of a declared
-    function; where the server tells it.
+    ``chances`` has, for each call that was begun, the lowest probability of a declared name at any token of its name,
+    if the server gives probabilities.
     """
 
     tokens: list[Token]
@@ -100,7 +100,7 @@ class TurnView(msgspec.Struct, frozen=True):
 
 
 class PlaceRow(msgspec.Struct, frozen=True):
-    """The overridden and contested tokens of one place by the same keywords."""
+    """The overridden and contested tokens at one path by the same keywords."""
 
     tool: str
     place: str
@@ -113,7 +113,7 @@ class PlaceRow(msgspec.Struct, frozen=True):
 
 
 def by_place(view: TurnView) -> list[PlaceRow]:
-    """The places with overridden tokens, those with the most first, then those with contested ones alone."""
+    """Group the tokens by path and keywords: groups with the most overridden tokens first, contested-only ones last."""
     groups: dict[tuple[str, str, str], list[WantedToken]] = {}
     for each in [*view.overrides, *view.contested]:
         groups.setdefault((each.tool, each.place, ", ".join(each.keywords)), []).append(each)
@@ -153,7 +153,7 @@ def visible(text: str, line_feed: str = "↵\n") -> str:
 
 
 def printable(text: str, limit: int = 160) -> str:
-    """The beginning of a text, as :func:`visible` in one line."""
+    """The start of a text, as :func:`visible` in one line."""
     return visible(text if len(text) <= limit else f"{text[:limit]}…", "\\n")
 
 

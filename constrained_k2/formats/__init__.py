@@ -1,4 +1,4 @@
-"""Tool-call wire formats, one a file. Every marker is spelled here and nowhere else in the package."""
+"""Tool-call wire formats, one per file; every marker's text is defined here and nowhere else."""
 
 from collections.abc import Mapping
 
@@ -8,11 +8,11 @@ from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 
 FORMATS: tuple[WireFormat, ...] = (KIMI_K2, KIMI_K3)
-"""All formats; a vocabulary speaks the first one whose markers it has."""
+"""All formats; a vocabulary uses the first one whose markers it has."""
 
 
 def format_of(special_tokens: Mapping[str, int]) -> WireFormat:
-    """Return the format that a vocabulary speaks, with the ids of its markers there.
+    """Return the format that a vocabulary uses, with the ids of its markers there.
 
     Args:
         special_tokens: Text -> id of every special token of the vocabulary.

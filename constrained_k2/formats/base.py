@@ -1,4 +1,4 @@
-"""A tool-call wire format as a value: its markers as text and as ids of one vocabulary, its turns and call headers."""
+"""Describes a tool-call wire format: markers, their ids in one vocabulary, transitions, call headers."""
 
 import re
 import unicodedata
@@ -17,9 +17,9 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,17}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireFormat:
-    """Markers, turns, stops and call headers of one model family, with the ids of its markers in one vocabulary.
+    """Markers, transitions, stops and call headers of one model family, with its markers' ids in one vocabulary.
 
-    A call's header is ``header_begin``, the function's name, ``header_index``, the call's index and ``header_end``.
+    A call header is ``header_begin``, the function's name, ``header_index``, the call's index and ``header_end``.
     """
 
     name: str  # the family, for messages
@@ -27,7 +27,7 @@ class WireFormat:
     optional_markers: frozenset[str] = field(repr=False, compare=False)  # a vocabulary may lack these
     special_texts: frozenset[str] = field(repr=False, compare=False)  # every special token that has a name
     special_pattern: re.Pattern[str] = field(repr=False, compare=False)  # no name contains it; one for all formats
-    exits: Mapping[Phase, tuple[Exit, ...]] = field(repr=False, compare=False)  # the ways out of each phase
+    exits: Mapping[Phase, tuple[Exit, ...]] = field(repr=False, compare=False)  # the transitions from each phase
     reasoning_opening: tuple[str | bytes, ...] = field(repr=False, compare=False)  # ends prompts that begin reasoning
     text_opening: tuple[str | bytes, ...] = field(default=(), repr=False, compare=False)  # ends prompts that begin text
     call_id_prefix: str = field(repr=False, compare=False)  # of ids in the API: the name and ``:INDEX`` follow it
@@ -67,12 +67,12 @@ class WireFormat:
 
     @property
     def has_long_joints(self) -> bool:
-        """True if a joint is several tokens long: within it few tokens may follow, even where text is free."""
+        """True if a transition has several tokens: within it few tokens may follow, even if text is free."""
         return any(len(each.joint) > 1 for exits in self.exits.values() for each in exits)
 
     @property
     def writes_ids(self) -> bool:
-        """True if a call's header is its id in the API; else the server makes up the ids."""
+        """True if a call header is the call id of the API; else the server makes up the ids."""
         return self.header_begin == self.call_id_prefix
 
     def located_in(self, special_tokens: Mapping[str, int]) -> Self:
@@ -93,7 +93,7 @@ class WireFormat:
         return tuple(dict.fromkeys(text for text in required if text not in special_tokens))
 
     def located(self, joint: tuple[str | bytes, ...]) -> tuple[int | bytes, ...] | None:
-        """A joint with the ids of its markers; None if the vocabulary lacks one."""
+        """A transition's pieces with the ids of its markers; None if the vocabulary lacks one."""
         pieces = tuple(piece if isinstance(piece, bytes) else int(getattr(self, piece)) for piece in joint)
         return None if ABSENT in pieces else pieces
 
@@ -102,7 +102,7 @@ class WireFormat:
         return self.first_index + call + (calls_before if self.counts_dialog else 0)
 
     def header_stem(self, name: str) -> str:
-        """The header of a call of this function up to the index.
+        """The call header of this function up to the index.
 
         Raises:
             InvalidRequest: The function cannot be called in this format.

@@ -105,7 +105,7 @@ EXITS: Mapping[Phase, tuple[Exit, ...]] = {
     Phase.REPEATED: (Exit(("section_end",), Phase.CLOSED),),
     Phase.CLOSED: _stops(),
 }
-"""The ways out of each phase. Every joint is one marker."""
+"""The transitions from each phase. Every transition is one marker."""
 
 KIMI_K2 = WireFormat(
     name="Kimi K2",

@@ -8,7 +8,7 @@
     <|close|>tools<|sep|>
     <|close|>message<|sep|><|end_of_msg|>
 
-Each joint is a tag: a special token, the tag's name as ordinary tokens, and ``<|sep|>``. Nothing stands between tags.
+Transitions are tags: a special token, the tag's name as ordinary tokens, and ``<|sep|>``. No blanks separate tags.
 
 Sources: the fixtures of lablup/mlxcel (tests/fixtures/kimi_k3, made with the checkpoint's tokenizer) and of
 sgl-project/sglang (experimental/sgl-router/src/tokenizer/testdata), both Apache-2.0.
@@ -53,11 +53,11 @@ SPECIAL_TOKENS: Mapping[int, str] = {
 VALUE_TYPES: Mapping[type, str] = {
     str: "string", bool: "boolean", int: "number", float: "number", type(None): "null", list: "array", dict: "object"
 }  # fmt: skip
-"""The type of a decoded JSON value -> the ``type`` attribute of the argument that holds it."""
+"""The type of a decoded JSON value -> the ``type`` attribute of an argument with this value."""
 
 
 def escape(text: str) -> str:
-    """The text of an attribute's value, as it stands between the quotes."""
+    """The text of an attribute's value, as it is written between the quotes."""
     return text.replace("&", "&amp;").replace('"', "&quot;")
 
 
@@ -76,7 +76,7 @@ MARKER_TEXTS: Mapping[str, str] = {
     "turn_end": MESSAGE_END,
     "text_end": EOS,
 }
-"""Field of :class:`WireFormat` -> the special token that the joint begins with, or is; see :data:`EXITS`."""
+"""Field of :class:`WireFormat` -> the special token that the transition begins with, or is; see :data:`EXITS`."""
 
 
 def _opening(tag: str) -> tuple[str | bytes, ...]:
@@ -106,7 +106,7 @@ EXITS: Mapping[Phase, tuple[Exit, ...]] = {
     Phase.REPEATED: (Exit(_closing(TOOLS), Phase.CLOSED),),
     Phase.CLOSED: (Exit(_END, Phase.DONE),),
 }
-"""The ways out of each phase. The response is always there, if only empty: calls follow its end."""
+"""The transitions from each phase. The response is always written, even if it is empty: calls follow its end."""
 
 KIMI_K3 = WireFormat(
     name="Kimi K3",

@@ -1,9 +1,8 @@
-"""Declines calls that are unlikely to mean a declared function: measures rows before the mask, rewrites them after.
+"""Declines a call if the unmasked logits make the declared names improbable, on the logits' device.
 
 The mask of a function's name allows only declared names, so a model that wants another function would call a declared
-one. Therefore the raw logits give the probability of all tokens that mean a declared function, and if it is below the
-threshold, only the token that closes the section keeps a finite logit. Everything runs on the device of the logits, and
-the host does not wait for it.
+one. Before the mask, the logits give the probability of all tokens consistent with a declared name. If it is below the
+threshold, only the token that closes the section keeps a finite logit after the mask. The host does not wait for it.
 """
 
 from collections.abc import Sequence
@@ -19,17 +18,17 @@ _NEVER = float("-inf")
 
 
 class NamedRows:
-    """The rows of a step that write functions' names.
+    """The rows of a step that write function names.
 
     Args:
-        meant: The tokens of each row that mean a declared function, int32 ``[n]`` each, distinct.
-        closing: The token of each row that closes the section; None where it stays open.
-        rows: Which row of the logits each is, -1 for none; a tensor is int64, on the device.
-        device: That of the logits.
+        meant: The tokens of each row that are consistent with a declared name, int32 ``[n]`` each, distinct.
+        closing: The token of each row that closes the section; None if the call cannot be declined.
+        rows: The row of the logits for each, -1 for none; a tensor is int64, on the device.
+        device: The device of the logits.
 
     Attributes:
         plan: int32 ``[rows, 3]``: where each row's part of ``ids`` starts, its length, the closing token or -1.
-        ids: int32 ``[n]``: the tokens that mean a declared function, row after row.
+        ids: int32 ``[n]``: the tokens that are consistent with a declared name, row after row.
         rows: int64 ``[rows]``.
         chances: float32 ``[rows]``, once measured: the probability of each row's ``ids`` together.
     """
@@ -65,7 +64,7 @@ class NamedRows:
                 self.chances[number] = _chance(logits[row], self.ids[start : start + count])
 
     def decline(self, logits: torch.Tensor, threshold: float) -> None:
-        """Close the measured rows below the threshold, in place, after they are masked."""
+        """Leave only the closing token in measured rows below the threshold, in place, after they are masked."""
         if logits.is_cuda and logits.stride(1) == 1:
             from constrained_k2.kernels import triton_declining
 

@@ -1,4 +1,4 @@
-"""Examines rows of logits before and after they are masked, in torch."""
+"""Measures in torch how a mask changed rows of logits: overridden token, forbidden probability."""
 
 import torch
 
@@ -11,7 +11,7 @@ def before_mask(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def after_mask(likeliest: torch.Tensor, probabilities: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
     """float32 ``[n, 5]``, as :attr:`constrained_k2.kernels.Workspace.results`; float32 holds every token id exactly.
 
-    What other stages forbade before the mask has no probability, and is not allowed.
+    A token that was forbidden before the mask has no probability, and does not count as allowed.
     """
     is_forbidden = logits == -float("inf")
     is_overridden = is_forbidden.gather(1, likeliest)

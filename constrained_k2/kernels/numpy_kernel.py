@@ -1,4 +1,4 @@
-"""Applies bitmasks to logits in host memory. On small rows numpy takes a tenth of the time of torch's dispatch."""
+"""Applies bitmasks to logits in host memory with numpy, in a tenth of torch's time on small rows."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -29,8 +29,8 @@ def supports(logits: torch.Tensor) -> bool:
 def mask_rows(logits: torch.Tensor, rows: Sequence[int], masks: Sequence[Mask]) -> None:
     """Set the logits of forbidden tokens to -inf, in place, on logits that :func:`supports`; other rows stay as is.
 
-    The logits are viewed as integers: allowed ones keep their bits, the others get those of -inf. Neighbouring rows are
-    masked together, since a numpy call takes as long as a small row.
+    The logits are viewed as integers: allowed ones keep their bits, the others get the bits of -inf. Neighbouring rows
+    are masked together, since a numpy call takes as long as a small row.
 
     Args:
         logits: ``[batch, width]``, any strides.
@@ -59,7 +59,7 @@ def mask_rows(logits: torch.Tensor, rows: Sequence[int], masks: Sequence[Mask]) 
 
 
 def allow_only(row: Logits, ids: Ids) -> None:
-    """Set all logits of a row to -inf but those of these tokens."""
+    """Set all logits of a row to -inf, except the logits of these tokens."""
     kept = row[ids]
     row.fill(_NEVER)
     row[ids] = kept

@@ -1,4 +1,4 @@
-"""The plan of a launch: which mask each row of the logits gets, and the scratch memory for rows that are looked at."""
+"""The plan of a kernel launch: the mask of each row of logits, and scratch memory for examined rows."""
 
 from enum import IntEnum
 
@@ -21,11 +21,11 @@ class Column(IntEnum):
     COUNT = 2
     """The number of listed ids, distinct: the only tokens that are allowed; 0: the mask is a row of the masks."""
     GUARDED = 3
-    """1: if every logit is -inf behind the mask, the allowed ones become 0."""
+    """1: if every logit is -inf after the mask, the allowed ones become 0."""
     KEEP = 4
     """A row of the masks that becomes a copy of the mask; no entry of the launch reads it. -1: none."""
     RESULT = 5
-    """The row of :attr:`Workspace.results` for what is found in the row; -1: the row is not examined."""
+    """The row of :attr:`Workspace.results` for the row's examination; -1: the row is not examined."""
 
 
 PLAN_COLUMNS = len(Column)
@@ -41,12 +41,12 @@ class Workspace:
         device: The device of the logits.
 
     Attributes:
-        counters: int32 ``[entries]``, 0 between launches: the finished blocks of each entry's row, and those of them
-            that hold an allowed logit above -inf, times 65536.
-        partials: float32 ``[results, blocks, 7]``: what is found in each block of an examined row.
-        results: float32 ``[results, 5]``: wanted token, whether it was the likeliest of all, its probability, that of
-            all forbidden tokens, and the number of tokens that are left. The likeliest token is wanted, if the mask
-            forbids it; else the likeliest of those that are forbidden. Probabilities are those before the mask.
+        counters: int32 ``[entries]``, 0 between launches: the finished blocks of each entry's row, plus 65536 times
+            the finished blocks with an allowed logit above -inf.
+        partials: float32 ``[results, blocks, 7]``: the partial results of each block of an examined row.
+        results: float32 ``[results, 5]``: the likeliest forbidden token, 1 if it was the likeliest of all (then it is
+            overridden), its probability, the probability of all forbidden tokens, and the number of finite logits left.
+            Probabilities are before the mask.
     """
 
     def __init__(self, entries: int, results: int, width: int, device: torch.device) -> None:
@@ -56,7 +56,7 @@ class Workspace:
         self.results = torch.zeros((results, 5), dtype=torch.float32, device=device)
 
     def check(self, entries: int, width: int) -> None:
-        """Raise if a launch needs more than there is: a kernel would write behind its end."""
+        """Raise if a launch needs a larger workspace: a kernel would write past its end."""
         if entries > len(self.counters) or width > self.width:
             problem = f"a launch of {entries} entries and {width} columns needs a larger workspace"
             raise ValueError(f"{problem} than {len(self.counters)} entries and {self.width} columns")

@@ -1,4 +1,4 @@
-"""Measures and declines rows in Triton: three launches of a step that writes names, whatever it finds."""
+"""Triton kernels that measure and decline calls: always three launches in a step that writes names."""
 # ruff: noqa: ANN001, ANN202, N803, PLR0913, PLR0917 - Triton kernels are untyped, and constants in capitals
 
 import torch
@@ -11,7 +11,7 @@ _IDS = 1024
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _blocks_kernel(logits, stride, rows, partials, width, blocks, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Program (i, j) writes the largest logit of the i-th row's j-th block, and the sum of its powers."""
+    """Program (i, j) writes the largest logit of the i-th row's j-th block, and the sum of its exponentials."""
     row = tl.load(rows + tl.program_id(0))
     if row < 0:
         return

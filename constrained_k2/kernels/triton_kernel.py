@@ -1,4 +1,4 @@
-"""Applies masks to logits in Triton: one launch for all rows of a step. Runs on GPUs and in Triton's interpreter."""
+"""Applies masks to logits in Triton, with one launch for all rows of a step."""
 # ruff: noqa: ANN001, ANN202, N803, PLR0913, PLR0917 - Triton kernels are untyped, and constants in capitals
 
 import torch
@@ -32,7 +32,7 @@ def _bits(packed, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _examine_block(partial, values, allowed, column, inside):  # type: ignore[no-untyped-def]
-    """Write what a block holds: largest logit, its column, sum; largest forbidden logit, its column, sum; allowed."""
+    """Write a block's largest logit, its column and sum, the same of forbidden logits, and the allowed count."""
     far = 1 << 30
     forbidden = (allowed == 0) & inside
     best = tl.max(values, axis=0)
@@ -49,7 +49,7 @@ def _examine_block(partial, values, allowed, column, inside):  # type: ignore[no
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _examine_row(result, partial, blocks, restored, BLOCKS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Write a row's result, of what its blocks hold. Loads bypass the first-level cache: other programs wrote it."""
+    """Merge the results of a row's blocks. Loads bypass the first-level cache: other programs wrote these results."""
     far = 1.0 * (1 << 30)
     block = tl.arange(0, BLOCKS)
     of = partial + 7 * block
@@ -85,7 +85,7 @@ def _apply_masks_kernel(  # type: ignore[no-untyped-def]
     """Program (i, j) masks the j-th block of the row of the plan's i-th entry.
 
     Each program of a row that is guarded or examined counts itself once its block is done. The one that counts last
-    restores the row if no block held an allowed logit, and merges what the blocks hold.
+    restores the row if no block has an allowed finite logit, and merges the results of the blocks.
     """
     entry = plan + COLUMNS * tl.program_id(0)
     row = tl.load(entry).to(tl.int64)

@@ -1,4 +1,4 @@
-"""Parses token ids into content, reasoning and calls."""
+"""Parses a completion's token ids into content, reasoning and tool calls."""
 
 from constrained_k2.parsing.parser import PARSING_LEVELS, Completion, CutCall, ToolCallParser, parse_completion
 

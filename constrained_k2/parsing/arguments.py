@@ -2,6 +2,8 @@
 
 Invalid arguments are changed at the end of a complete call or not at all: the text from the first character that a
 recovery could change is buffered until then. For valid JSON only a comma is buffered, until the next character.
+
+{'a': 1,}     becomes {"a": 1} at the call's end, with the recoveries single_quotes and trailing_comma
 """
 
 import json
@@ -80,7 +82,7 @@ class ArgumentsText:
 
     @property
     def buffered(self) -> str:
-        """The part of it that was not emitted."""
+        """The part of the text that was not emitted."""
         return self.written[self._emitted :]
 
     def _step(self, text: str, index: int, start: int) -> int:

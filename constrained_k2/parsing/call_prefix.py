@@ -1,4 +1,4 @@
-"""Reads a call's opening at the tolerant level: markers, also those written as ordinary tokens, and the id."""
+"""Reads call headers at the tolerant level: markers, also spelled in ordinary tokens, and call ids."""
 
 import re
 from collections.abc import Mapping
@@ -62,7 +62,7 @@ class TextMarkers:
 
 @dataclass(slots=True)
 class CallPrefix:
-    """Buffers the markers, blanks and id that open a call; ``declared`` is None if the tools are unknown."""
+    """Buffers the markers, blanks and call id that open a call; ``declared`` is None if the tools are unknown."""
 
     declared: frozenset[str] | None
     before: str = ""  # buffered markers and blanks in front of the id
@@ -71,14 +71,14 @@ class CallPrefix:
     recoveries: dict[str, None] = field(default_factory=dict)  # used so far; an ordered set
 
     def open_section(self, marker: Marker) -> None:
-        """Begin at a section's marker; only a spelled-out one is buffered."""
+        """Begin with a section's marker; only a spelled-out one is buffered."""
         self.recoveries = {}
         if marker.spelled:
             self.before = marker.text
             self.recoveries["spelled_markers"] = None
 
     def open_call(self, marker: Marker, *, in_section: bool, has_noise: bool) -> None:
-        """Continue at a call's marker. ``has_noise``: the buffered text before it is not blank."""
+        """Continue with a call's marker. ``has_noise``: the buffered text before it is not blank."""
         is_blank = self.before[-1:].isspace() and not has_noise
         self._note(
             no_section=not in_section, blanks=is_blank, text_in_section=has_noise, spelled_markers=marker.spelled

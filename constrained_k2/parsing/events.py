@@ -1,4 +1,4 @@
-"""Parser events. Every event is final: no later event takes anything back."""
+"""The events of the streaming parser. Every event is final: no later one revokes it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,15 +58,15 @@ class HeaderCut(TextEvent):
 
 
 class CallDeclined(TextEvent):
-    """The section was closed inside a call, which was not made; ``text`` is the part of its header that was written.
+    """A call was declined: the section was closed inside it; ``text`` is the part of its header that was written.
 
-    If its arguments were begun, :class:`CallCut` precedes: they repeat an earlier call's.
+    If its arguments were started, :class:`CallCut` precedes: the call repeats an earlier one.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class MalformedDelta(TextEvent):
-    """Text where the format has none: between blocks or calls, or in a call that breaks it; ``reason`` says why."""
+    """Text where the format allows none: between blocks or calls, or in a malformed call; ``reason`` says why."""
 
     reason: str
 
@@ -109,7 +109,7 @@ class CallFinished(CallEvent):
 
 
 class CallCut(CallEvent):
-    """A started call ended without its end, or with a value that is not of its type: it must not be executed."""
+    """A started call was cut off before its end marker, or a value has the wrong type: it must not be executed."""
 
 
 Event = TextEvent | CallEvent

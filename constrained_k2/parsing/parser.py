@@ -1,4 +1,4 @@
-"""The streaming parser: token ids in, events out, however the ids are split; and a completion, its run to the end."""
+"""The streaming parser: token ids in, events out; and a whole completion, collected from its events."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -24,9 +24,9 @@ PARSING_LEVELS: tuple[ParsingLevel, ...] = get_args(ParsingLevel)
 class ToolCallParser:
     """Parses one completion by token id.
 
-    At the strict level only a special token is a marker: one written as ordinary tokens is text, and text in a section
-    outside calls is reported as :class:`MalformedDelta`. At the tolerant level what is not a call stays content, or
-    reasoning. At both levels text outside calls is never lost and never a call; special tokens in it stay as text.
+    Chunks of ids may end anywhere. At the strict level only a special token is a marker: one written as ordinary tokens
+    is text, and text in a section outside calls is reported as :class:`MalformedDelta`. At the tolerant level text that
+    is not a call stays content or reasoning. At both levels special tokens in text outside calls stay as text.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ToolCallParser:
 
 
 def _reader_of(vocabulary: Vocabulary, *, is_strict: bool) -> type[Reader]:
-    """Return the reader of a level for the format that the vocabulary speaks."""
+    """Return the reader of a level for the vocabulary's format."""
     if vocabulary.format.argument_encoding == "xtml":
         return StrictXtmlReader if is_strict else TolerantXtmlReader
     return StrictReader if is_strict else TolerantReader
@@ -88,13 +88,13 @@ def _reader_of(vocabulary: Vocabulary, *, is_strict: bool) -> type[Reader]:
 class CutCall:
     """A call that was not completed. It must not be executed."""
 
-    header: str  # functions.NAME:INDEX, or the beginning of the header as it was written
+    header: str  # functions.NAME:INDEX, or the prefix of the header as it was written
     arguments: str = ""  # as far as they were written
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A parsed turn. ``malformed`` is the text in sections that belongs to no call; the tolerant level has none."""
+    """A parsed turn. ``malformed`` is text of sections outside well-formed calls; the tolerant level has none."""
 
     content: str = ""
     reasoning: str = ""
@@ -159,7 +159,7 @@ def parse_completion(  # noqa: PLR0913 - the parser's options, and how the compl
 ) -> Completion:
     """Parse a whole completion, with or without its stop; the options are :class:`constrained_k2.ToolCallParser`'s.
 
-    ``stopped`` is that of :meth:`constrained_k2.ToolCallParser.finish`.
+    ``stopped`` is documented at :meth:`constrained_k2.ToolCallParser.finish`.
 
     Raises:
         MalformedCompletion: An id is not in the vocabulary.

@@ -1,4 +1,4 @@
-"""Base of both levels of the parser, and the strict level: exactly the format, as constrained models write it."""
+"""Base class of both parser levels, and the strict level, which accepts exactly Kimi K2's format."""
 
 import codecs
 from abc import ABC, abstractmethod
@@ -37,14 +37,14 @@ class Reader(ABC):
     def finish(self, *, stopped: bool) -> None:
         """End the completion: emit what is buffered; a call that is still open is reported as cut off.
 
-        ``stopped``: the model ended its turn, though by no token.
+        ``stopped``: the model ended its turn, although its stop token is not among the tokens.
         """
 
     def _decode(self, token_id: int) -> str:
         return self._decoder.decode(self.vocabulary.token_bytes(token_id))
 
     def _decode_rest(self) -> str:
-        """Return an incomplete character as U+FFFD."""
+        """Return an incomplete UTF-8 character as U+FFFD, and reset the decoder."""
         return self._decoder.decode(b"", final=True)
 
     def _emit_call_started(self, name: str, index: int) -> None:
@@ -56,7 +56,7 @@ class Reader(ABC):
             self.events.append(ev.UndeclaredCall(self._position))
 
     def _emit_repeated(self) -> None:
-        """Say that the latest call, which was cut off by the section's end, was not made."""
+        """Report the latest call, which the section's end cut off, as declined."""
         markers = self._markers
         self.events.append(ev.CallDeclined(f"{markers.header_begin}{markers.escape_name(self._called)}"))
 
@@ -176,7 +176,7 @@ class StrictReader(Reader):
                 self._go_to(_State.SECTION)
 
     def _reject_header(self, reason: str) -> None:
-        """Turn what was written of a call into malformed text."""
+        """Turn the header written so far into malformed text."""
         self._state, self._reason = _State.MALFORMED, reason
         # By the decoder, since the header may end inside a character that later tokens complete.
         self._emit(f"{self.vocabulary.special_text(self._markers.call_begin)}{self._decoder.decode(self._header)}")

@@ -1,4 +1,4 @@
-"""The tolerant level: calls as unconstrained models write them."""
+"""The tolerant parser level, which recovers calls of Kimi K2 that deviate from the format."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
@@ -11,9 +11,9 @@ from constrained_k2.parsing.reader import Reader
 from constrained_k2.parsing.uncalled import UncalledFilter
 
 _CALL_ENDS = frozenset({"call_begin", "section_begin", "section_end"})
-"""Markers that no call contains: complete arguments before one lack the end of their call alone."""
+"""Markers that no call contains: if complete arguments precede one, only the call's end marker is missing."""
 
-_MAX_CUT_STRINGS = 16  # per turn: after each one, the tokens behind it are read a second time
+_MAX_CUT_STRINGS = 16  # per turn: after each one, the tokens that follow it are read a second time
 
 
 class _State(IntEnum):
@@ -50,10 +50,10 @@ class TolerantReader(Reader):
         self._text_markers = TextMarkers()
         self._state = _State.PROSE
         self._think_end_expected = self.in_reasoning
-        self._in_section = False  # a section's marker has come
+        self._in_section = False  # a section's marker was read
         self._trusted = False  # that marker was a token, or a call has followed it
         self._has_call = False  # this section has a call
-        self._has_text = False  # text has come since this section's last marker, so blanks are part of the text
+        self._has_text = False  # text was read since this section's last marker, so blanks are part of the text
         self._has_noise = False  # the text buffered between calls is not all blank
         self._string = _OpenString()  # the open string with a special token in it; empty if there is none
         self._cut_strings = 0
@@ -266,7 +266,7 @@ class TolerantReader(Reader):
             self._state = _State.PROSE
 
     def _reject(self, marker_text: str = "") -> None:
-        """Emit a call that did not come as text."""
+        """Emit the buffered opening as text: it does not open a call."""
         self._state = _State.SECTION if self._has_call or self._trusted else _State.PROSE
         self._not_a_call(marker_text)
 
@@ -296,7 +296,7 @@ class TolerantReader(Reader):
         self._state = _State.SECTION
 
     def _end_call(self, *, whole: bool) -> None:
-        """End a call without its end: it is whole if its arguments are complete, and the model went on or stopped."""
+        """End a call without an end marker: complete if its arguments are, and the model went on or stopped."""
         if whole and self._arguments.is_object:
             self._finish_call("no_call_end")
             return

@@ -1,4 +1,4 @@
-"""Drops the calls that a model writes although the request has no tools, or forbids calls."""
+"""Filters out calls that a model writes although the request has no tools, or forbids calls."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Renders calls as token ids and requests as prompts, and repairs requests."""
+"""Renders requests as prompts and calls as token ids, and repairs requests before that."""
 
 from constrained_k2.prompts.fault import Fault
 from constrained_k2.prompts.faults import find_faults

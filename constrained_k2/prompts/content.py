@@ -1,4 +1,4 @@
-"""Converts the contents of messages to what all of Kimi's chat templates accept."""
+"""Converts message contents of any API to the text and parts that all of Kimi's chat templates accept."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ MEDIA_PARTS = frozenset(
     }
 )
 REASONING_PARTS = frozenset({"thinking", "reasoning", "reasoning_text", "redacted_thinking"})
-"""Types of parts that hold reasoning: of Anthropic, Mistral and LangChain, and of OpenAI's responses."""
+"""Types of parts with reasoning: of Anthropic, Mistral and LangChain, and of OpenAI's responses."""
 
 _REASONING_TEXTS = ("thinking", "reasoning", "text", "content", "summary")
 _BILLING_HEADER = "x-anthropic-billing-header"
@@ -27,13 +27,13 @@ _MAX_MIME_TYPE = 127  # characters
 _TOO_DEEP = "is nested too deeply"
 
 PAYLOADS = MEDIA_PARTS | {"data", "type", "url", "uuid"}
-"""Keys of a part that hold images and other media: templates write placeholders, never these values."""
+"""Keys of a part whose values are images and other media: templates write placeholders, never these values."""
 
 
 def text_of(content: object, role: str, location: str, *, calls: bool) -> Any:
-    """Convert a content to what all of Kimi's templates accept.
+    """Convert a message's content to a form that all of Kimi's templates accept.
 
-    Texts are joined as vLLM joins them: those of a tool result by line breaks, others without a separator.
+    Texts are joined as vLLM joins them: in a tool result by line breaks, elsewhere without a separator.
 
     Returns:
         A string; None if it was None beside ``calls``; a list of parts if some are not text, with neighbouring texts
@@ -63,7 +63,7 @@ def text_of(content: object, role: str, location: str, *, calls: bool) -> Any:
 
 
 def is_reasoning(part: object) -> bool:
-    """True for a part of an assistant's content that holds reasoning."""
+    """True for a part of an assistant's content that is reasoning."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     return isinstance(kind, str) and kind in REASONING_PARTS
 
@@ -77,7 +77,7 @@ def is_inline_media(part: object) -> bool:
 
 
 def reasoning_text(value: object, location: str) -> str:
-    """The text of a reasoning: a string, a part, or an array of these. Encrypted reasoning has none."""
+    """The text of reasoning: of a string, a part, or an array of these. Encrypted reasoning has none."""
     try:
         return _reasoning_text(value)
     except RecursionError as error:

@@ -56,7 +56,7 @@ class TemplateDeclarations:
         return self._opening is not None and list(prompt_ids[: len(self._opening)]) == self._opening
 
     def read(self, prompt_ids: Sequence[int]) -> list[Any]:
-        """The tools of the prompt's beginning."""
+        """The tools that the prompt declares at its beginning."""
         assert self._opening is not None
         try:
             end = prompt_ids.index(self._vocabulary.format.turn_end)

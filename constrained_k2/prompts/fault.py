@@ -1,4 +1,4 @@
-"""One fault of a prompt, and what to do about it."""
+"""Defines a fault of a rendered prompt: its kind, its location and the remedy."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Finds the faults in a prompt that cost Kimi K2 its tool calls."""
+"""Checks a rendered prompt for known faults that make Kimi K2 fail to call tools."""
 
 import re
 from collections import Counter
@@ -17,7 +17,7 @@ from constrained_k2.request.values import array_at, object_at
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _OPENING = re.compile(kimi_k2.TURN_OPENING, re.DOTALL)
-# An id holds no marker: without that rule, many calls without arguments would take quadratic time.
+# An id contains no marker: without that rule, many calls without arguments would take quadratic time.
 _BEGIN, _ARGUMENT = re.escape(kimi_k2.CALL_BEGIN), re.escape(kimi_k2.ARGUMENT_BEGIN)
 _CALL_ID = re.compile(f"{_BEGIN}((?:(?!{_BEGIN}).)*?){_ARGUMENT}", re.DOTALL)
 _RETURN = re.compile(r"## Return of (.*)\n")
@@ -40,11 +40,11 @@ class _Turn(NamedTuple):
 def find_faults(
     prompt: str | Sequence[int], body: Mapping[str, Any] | None = None, *, vocabulary: Vocabulary | None = None
 ) -> list[Fault]:
-    """Find the known faults of a prompt: a text, where every spelling of a special token counts as one, or token ids.
+    """Find the known faults of a prompt, which is token ids or text. In text, spelled special tokens count as tokens.
 
     With ``body``, the request that the prompt was rendered from, turns that no message opened and spaces that no tool
     wrote are found too, and literal user text does not count as a fault. Token ids need their vocabulary. Prompts of
-    Kimi K3 are token ids: their text does not show which markers are special tokens.
+    Kimi K3 must be token ids: their text does not show which markers are special tokens.
     """
     if vocabulary is not None and vocabulary.format.argument_encoding == "xtml":
         if isinstance(prompt, str):
@@ -117,7 +117,7 @@ def _id_faults(turns: Iterable[_Turn]) -> Iterator[Fault]:
 
 
 def _special_faults(turn: _Turn, specials: SpecialTexts) -> Iterator[Fault]:
-    """Find special tokens that no template writes there."""
+    """Find special tokens inside a turn that no template writes there."""
     text = turn.text.removesuffix(TURN_END)
     allowed = MEDIA_MARKERS | (THINK_TAGS | CALL_MARKERS if turn.opener == "assistant" else frozenset())
     found = Counter(match[0] for match in specials.find(text) if match[0] not in allowed)

@@ -1,4 +1,4 @@
-"""Rewrites messages and calls of older and other APIs in the form of today's chat completions.
+"""Rewrites messages and calls of older and other APIs as today's chat completions write them.
 
 Sources: OpenAI's chat completions (``developer``, ``function`` and ``function_call``, custom tools);
 OpenRouter's ``reasoning_details``, LiteLLM's ``thinking_blocks`` and Ollama's ``thinking``.
@@ -21,11 +21,11 @@ _ROLES = {"developer": "system", "function": "tool"}
 _REASONING_FIELDS = ("reasoning", "reasoning_content", "thinking", "thinking_blocks", "reasoning_details")
 _ARGUMENTS_FIELDS = ("arguments", "args", "input")
 UNKNOWN = "unknown"
-"""The name of a function that nothing names."""
+"""The name that a function gets if neither its call nor its result has one."""
 
 
 def message_form(message: object, location: str, repairs: TextRepairs) -> dict[str, Any]:
-    """Copy a message, with a role that templates know and, for an assistant, its calls and its reasoning in one place.
+    """Copy a message, with a role that templates know; an assistant's calls and reasoning move to one field each.
 
     Any other role stays as it is, without special tokens: templates write it as the turn's name.
     """
@@ -48,8 +48,8 @@ def message_form(message: object, location: str, repairs: TextRepairs) -> dict[s
 def call_form(given: object, location: str, only_name: str | None, repairs: TextRepairs) -> dict[str, Any]:
     """Copy a call in OpenAI's form with its arguments repaired.
 
-    The input of a custom tool becomes the argument ``input``, as vLLM declares such a tool. A call without a name is
-    of the only tool declared, or of ``unknown``.
+    The input of a custom tool becomes the argument ``input``, as vLLM declares such a tool. A call without a name gets
+    the name of the only tool declared, or ``unknown``.
     """
     call = object_at(location, given)
     inner = f"{location}.function"
@@ -91,7 +91,7 @@ def _read_legacy_call(new: dict[str, Any], location: str, repairs: TextRepairs) 
 
 
 def read_reasoning(new: dict[str, Any], location: str, repairs: TextRepairs) -> None:
-    """Put reasoning of any form where Kimi's templates read it, ``reasoning_content``, and where vLLM reads it."""
+    """Put reasoning of any form into ``reasoning_content``, which Kimi's templates read, and a given ``reasoning``."""
     texts = (reasoning_text(new[name], f"{location}.{name}") for name in _REASONING_FIELDS if new.get(name))
     text = next(filter(None, texts), "")
     content = new.get("content")
@@ -109,7 +109,7 @@ def read_reasoning(new: dict[str, Any], location: str, repairs: TextRepairs) -> 
 
 
 def read_function(call: dict[str, Any], location: str, repairs: TextRepairs) -> None:
-    """Read a custom call, or one whose name and arguments have no object of their own."""
+    """Move the name and arguments of a custom call, or of a flat one, to its ``function`` object."""
     before = dict(call)
     custom = call.pop("custom", None)
     if isinstance(custom, Mapping):

@@ -1,4 +1,4 @@
-"""Pairs results with the calls of a dialog, whatever ids its client used."""
+"""Pairs tool results with the calls of a dialog, even if the client changed or lost their ids."""
 
 import re
 from collections import defaultdict, deque
@@ -11,13 +11,13 @@ from constrained_k2.prompts.forms import name_in
 
 # Roo Code writes "_" for each character of an id that is not a letter, a digit, "_" or "-"; hermes-agent has sent
 # blanks around ids, and fc_1 for the result of call_1, both prefixes of OpenAI's responses; others leave out
-# "functions.". So only letters and digits are compared, and where something else stands between them.
+# "functions.". So only letters and digits are compared, and the points at which something else separates them.
 _SEPARATORS = re.compile(r"[^0-9A-Za-z]+")
 _PREFIX = re.compile(r"(?:functions|call|fc)_")
 
 
 def folded(call_id: str) -> str:
-    """The part of an id that clients leave alone; empty if nothing is left."""
+    """The part of an id that clients leave unchanged; empty if nothing is left."""
     return _PREFIX.sub("", _SEPARATORS.sub("_", call_id).strip("_"), count=1)
 
 
@@ -39,7 +39,7 @@ class Result(NamedTuple):
 
 
 class _Calls:
-    """The calls of a dialog by a key. Queues also hold calls answered since, which are skipped when they come up."""
+    """The calls of a dialog by a key. Queues keep calls that were answered since; they are skipped when popped."""
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}  # key -> function of the latest call
@@ -76,7 +76,7 @@ class Pairing:
         # A folded id that different ids of one message share decides nothing.
         pairs = ((folded(given_id), call) for given_id, call in given)
         self._by_folded.add_turn((key, call) for key, call in pairs if key and len(ids[key]) == 1)
-        # Queues of the last turn with calls; those answered since are skipped when they come up.
+        # Queues of the last turn with calls; calls that were answered since are skipped when popped.
         self._in_order = deque(calls)
         self._by_number: dict[str, deque[Call]] = {}  # by function and number in the dialog, folded
         self._by_name: defaultdict[str, deque[Call]] = defaultdict(deque)
@@ -85,18 +85,18 @@ class Pairing:
             self._by_name[call.name].append(call)
 
     def name_of(self, given_id: str | None) -> str | None:
-        """The function of the latest call with an id, exact or else folded; None if there is none."""
+        """The function of the latest call with this id, exact or else folded; None if there is none."""
         if given_id is None:
             return None
         return self._by_id.names.get(given_id) or self._by_folded.names.get(folded(given_id))
 
     def pair(self, results: Sequence[Result]) -> list[Call | None]:
-        """Return the call that each of some consecutive results answers; None for one that needs a call of its own.
+        """Return the call that each of some consecutive results answers; None for a result without a call.
 
-        The exact id decides first, then the folded one: open calls of the last turn in order, then earlier ones. A
-        result whose call already has one answers no other: the client has dropped the call that repeated its id.
-        Results with an unknown id answer the open calls of the last turn: the one that they name with its number in
-        the dialog, then those of the function that they name, then any.
+        The exact id decides first, then the folded one: open calls of the last turn in order, then earlier ones. If the
+        call with a result's id is already answered, the result answers no other call: the client has dropped the call
+        that repeated the id. A result with an unknown id answers an open call of the last turn: the one that it names
+        with its number in the dialog, else one of the function that it names, else any.
         """
         found: list[Call | None] = [None] * len(results)
         for number, result in enumerate(results):

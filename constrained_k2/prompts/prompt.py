@@ -104,9 +104,9 @@ class PromptRenderer:
 
 
 def prompt_renderer(tokenizer: Any, *, template: str | None = None, trust: bool = False) -> Renderer:
-    """Return the renderer of a checkpoint's prompts: its chat template, or, for Kimi K3, which has none, this package.
+    """Return the renderer of a checkpoint's prompts, by its chat template or, for Kimi K3, by this package.
 
-    The arguments are those of :func:`render_prompt`.
+    The arguments are documented at :func:`render_prompt`.
 
     Raises:
         FormatMismatch: The tokenizer is not Kimi's, or there is no chat template, or one is given for Kimi K3.
@@ -129,10 +129,10 @@ def prompt_renderer(tokenizer: Any, *, template: str | None = None, trust: bool 
 def render_prompt(
     body: object, tokenizer: Any, *, template: str | None = None, repair: bool = True, trust: bool = False
 ) -> RenderedPrompt:
-    """Render messages and tools as a checkpoint's prompt, repaired where needed.
+    """Render messages and tools as a checkpoint's prompt, and repair them first if needed.
 
     ``tokenizer`` is a checkpoint's directory, a loaded ``transformers`` tokenizer, or a renderer
-    (:func:`prompt_renderer`; reading a tokenizer takes a second). The options are those of
+    (:func:`prompt_renderer`; reading a tokenizer takes a second). The options are as for
     :meth:`PromptRenderer.from_pretrained` and :meth:`PromptRenderer.render`; Kimi K3's prompts are rendered by
     :class:`constrained_k2.prompts.xtml.XtmlRenderer`.
 

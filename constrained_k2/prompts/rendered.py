@@ -1,4 +1,4 @@
-"""The result of rendering a request."""
+"""The result of rendering a request: the prompt's text and token ids, and the repairs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,4 +15,4 @@ class RenderedPrompt:
     ids: tuple[int, ...]  # as a server tokenizes it; with a chat template each spelling of a special token becomes one
     repairs: tuple[Repair, ...]  # the changes made to the request, in order
     body: Mapping[str, Any]  # the repaired request
-    plain_spans: tuple[tuple[int, int], ...] = ()  # where ordinary tokens of ``ids`` spell a special one in ``text``
+    plain_spans: tuple[tuple[int, int], ...] = ()  # parts of ``text`` in which ordinary tokens spell a special one

@@ -1,4 +1,4 @@
-"""Repairs messages and tools so that Kimi's chat templates render the prompt that the model was trained on."""
+"""Repairs messages and tools so that Kimi's chat templates render prompts as in the model's training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,11 +22,11 @@ def repair_messages(body: object, *, specials: SpecialTexts = KIMI_SPECIALS) -> 
     * Call ids become ``functions.NAME:INDEX``, numbered over the dialog, and results refer to their calls
       (:class:`constrained_k2.prompts.pairing.Pairing`). A result without a call gets one inserted before it, with no
       arguments, so that a truncated dialog loses nothing. A call without a result stays as it is.
-    * Messages of older and other APIs take today's form (:mod:`constrained_k2.prompts.forms`).
+    * Messages of older and other APIs are rewritten (:mod:`constrained_k2.prompts.forms`).
     * Content that is only text becomes a string (:func:`constrained_k2.prompts.content.text_of`). None stays only
       beside tool calls, where every template accepts it.
-    * Tools keep what the model is shown: ``type``, ``name``, ``description``, ``parameters``, which Anthropic calls
-      ``input_schema``, and MCP ``inputSchema``.
+    * Tools keep the fields that the model is shown: ``type``, ``name``, ``description`` and ``parameters``, which
+      Anthropic calls ``input_schema``, and MCP ``inputSchema``.
     * Special tokens in any text stay text (:mod:`constrained_k2.prompts.special_text`). ``<think>`` and ``</think>``
       in an assistant's content stay as they are: clients send reasoning back in this form.
     * A generation prompt is added, unless the request continues its last message: it says so itself, or that message
@@ -50,7 +50,7 @@ def repair_messages(body: object, *, specials: SpecialTexts = KIMI_SPECIALS) -> 
 
 
 def _ending(given: Mapping[str, Any], last: Sequence[dict[str, Any]], repairs: TextRepairs) -> dict[str, Any]:
-    """The fields by which the prompt ends with a generation prompt, or in the last message, without its calls then."""
+    """The fields by which the prompt ends with a generation prompt or continues the last message, without its calls."""
     answers = [message for message in last if message["role"] == "assistant"]
     if given.get("continue_final_message"):
         for message in answers:
@@ -141,7 +141,7 @@ class _Dialog:
     def _paired(self, results: Sequence[tuple[int, dict[str, Any]]]) -> list[dict[str, Any]]:
         """Give tool messages the ids of their calls; insert a call before each that has none.
 
-        An output whose role names no tool is the result of a call that is open, and otherwise stays as it is.
+        A message of the role ``ipython`` becomes the result of an open call; if there is none, it stays as it is.
         """
         repaired: list[dict[str, Any]] = []
         given = [Result(_text(message.get("tool_call_id")), _text(message.get("name"))) for _, message in results]
@@ -173,7 +173,7 @@ def _text(value: object) -> str | None:
 
 
 def _tool(tool: object, location: str, repairs: TextRepairs) -> Any:
-    """Reduce a tool, in the form of chat completions or of responses, to what the model is shown."""
+    """Reduce a tool, as chat completions or the responses API write it, to the fields that the model is shown."""
     new = object_at(location, tool)
     if "function" not in new and "name" in new:  # the responses endpoint has no inner object
         new = {"type": "function", "function": {key: value for key, value in new.items() if key != "type"}}
@@ -200,7 +200,7 @@ def _tool(tool: object, location: str, repairs: TextRepairs) -> Any:
 def _clean_names(schema: Any, location: str, repairs: TextRepairs) -> Any:
     """Change types and names of definitions that become a special token between angle brackets.
 
-    In TypeScript an array of ``{"$ref": "#/$defs/think"}`` is ``Array<think>``. Other texts stand in quotes, in
+    In TypeScript an array of ``{"$ref": "#/$defs/think"}`` is ``Array<think>``. Other texts are written in quotes, in
     comments or after a blank.
     """
     if isinstance(schema, list):

@@ -1,6 +1,6 @@
-"""Keeps text from becoming special tokens when a prompt is tokenized.
+"""Keeps a client's text from becoming special tokens when a prompt is tokenized.
 
-Servers tokenize what a chat template produces with special tokens enabled: ``<|im_end|>`` inside a tool result then
+Servers tokenize the text of a chat template with special tokens enabled: ``<|im_end|>`` inside a tool result then
 ends the turn. So a WORD JOINER is inserted after the marker's first character. People see no difference, and Unicode
 normalization does not remove it (NFKC folds look-alikes such as U+FF5C back). Encoding the marker as ordinary tokens is
 possible only outside a server: the prompt's ids would differ from the server's. The cost: a model that copies such a
@@ -56,7 +56,7 @@ class SpecialTexts:
         return ids
 
     def neutralize(self, text: str, *, keep: Collection[str] = ()) -> tuple[str, list[str]]:
-        """Break the special tokens in a text except those in ``keep``; return it with those broken, each once."""
+        """Break a text's special tokens, except those in ``keep``; return the text, and the broken ones, each once."""
         found: dict[str, None] = {}
 
         def broken(match: re.Match[str]) -> str:

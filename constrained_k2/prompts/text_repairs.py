@@ -1,4 +1,4 @@
-"""Records every change to a request, and cleans its texts."""
+"""Records every repair of a request, and breaks special tokens and lone surrogates in its texts."""
 
 import re
 from collections.abc import Mapping

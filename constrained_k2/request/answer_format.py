@@ -1,4 +1,4 @@
-"""The form of an answer beside tools: what ``response_format``, ``text.format`` and ``structured_outputs`` ask for."""
+"""Reads a request's response format: ``response_format``, ``text.format``, ``structured_outputs``."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _MAX_CHOICES = 4096
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """The only text that a turn without calls may hold.
+    """A response format: the only text that a turn without calls may contain.
 
     Attributes:
         kind: How ``text`` is read: a JSON Schema, a regular expression, or a grammar in LLGuidance's Lark dialect.
@@ -34,7 +34,7 @@ class AnswerFormat:
     location: str = field(default="response_format", compare=False)
 
     def to_body(self) -> dict[str, Any]:
-        """The fields of a request body from which :func:`read_answer_format` reads this form."""
+        """The fields of a request body from which :func:`read_answer_format` reads this response format."""
         if self.kind == "json":
             strict = {} if self.strict is None else {"strict": self.strict}
             form = {"schema": json.loads(self.text)} | strict
@@ -43,10 +43,10 @@ class AnswerFormat:
 
 
 def read_answer_format(body: Mapping[str, Any], limits: Limits) -> AnswerFormat | None:
-    """Read the form of the answer from a request body; None for free text.
+    """Read the response format of a request body; None for free text.
 
     Raises:
-        InvalidRequest: A form is unknown, or two are asked for.
+        InvalidRequest: A response format is unknown, or there are two.
         SchemaTooCostly: It is longer than all schemas of a request may be.
     """
     text = body.get("text")
@@ -135,7 +135,7 @@ def _decoded(form: object, location: str) -> Any:
 
 
 def _alternatives(form: object, location: str) -> str:
-    """The Lark grammar of one of several texts."""
+    """A Lark grammar that accepts each of several texts."""
     texts = array_at(location, form)
     if not texts or len(texts) > _MAX_CHOICES or not all(isinstance(text, str) and text for text in texts):
         raise InvalidRequest(f"must be an array of 1 to {_MAX_CHOICES} strings that are not empty", location)

@@ -1,11 +1,11 @@
-"""The request's bounds on the calls of a turn: how many, and whether one may repeat an earlier one."""
+"""Reads ``max_calls`` and ``repeated_calls``: how many calls a turn may have, and if one may repeat."""
 
 from typing import Literal, get_args
 
 from constrained_k2.errors import InvalidRequest, excerpt
 from constrained_k2.request.values import choice_at
 
-_MOST = 10**9 - 1  # as of a call's index
+_MOST = 10**9 - 1  # the limit of a call's index too
 MAX_CALLS = f"a whole number from 1 to {_MOST}"
 
 RepeatedCalls = Literal["allow", "forbid"]

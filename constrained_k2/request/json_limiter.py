@@ -1,4 +1,4 @@
-"""Structured output by a forced tool call: a schema becomes the parameters of a function that must be called.
+"""Structured output by a forced tool call, whose parameters have the schema of the value.
 
 Kimi K2 was trained to call tools, not to answer in bare JSON.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from constrained_k2.errors import InvalidRequest, MalformedCompletion, excerpt, kind_of_json
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 
-_WRAPPED = "value"  # the property that holds a value other than an object
+_WRAPPED = "value"  # the property whose value is the answer, if that is not an object
 _URN = "urn:constrained-k2:value"
 
 

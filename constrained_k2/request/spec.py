@@ -1,4 +1,4 @@
-"""One request as the compiler takes it: tools, which of them may or must be called, and how many calls came before."""
+"""The constraint of one request: tools, tool choice, response format and number of earlier calls."""
 
 import json
 from collections.abc import Mapping
@@ -52,16 +52,16 @@ class ToolCallSpec:
 
     tools: tuple[Tool, ...] = ()  # the functions that may be called; for a named tool or allowed_tools, only those
     choice: Choice = "auto"
-    parallel: bool = True  # a turn may hold more than one call
+    parallel: bool = True  # a turn may contain more than one call
     first_index: int = 0  # of the turn's first call: the number of calls in the dialog's history
     thinking: bool = False  # the model may reason first, between <think> and </think>
     engine: EngineName | None = None  # for the arguments; None for the compiler's default
-    answer: AnswerFormat | None = None  # the only text that the turn may hold beside reasoning; None for any
-    undeclared_keys: UndeclaredKeys | None = None  # in objects whose properties are declared; None as above
+    answer: AnswerFormat | None = None  # the response format: the only text beside reasoning and calls; None for any
+    undeclared_keys: UndeclaredKeys | None = None  # in objects with ``properties``; None for the compiler's default
     strict_false: StrictFalse | None = None  # the level of tools with ``strict: false``; None for the policy's
-    undeclared_calls: UndeclaredCalls | None = None  # what becomes of them; None for the compiler's default
+    undeclared_calls: UndeclaredCalls | None = None  # decline or force them; None for the compiler's default
     call_limit: int | None = None  # the request's max_calls, beside what choice and parallel allow; None for any number
-    repeated_calls: RepeatedCalls | None = None  # of a function with equal arguments, in the turn; None to allow them
+    repeated_calls: RepeatedCalls | None = None  # calls with equal arguments in the turn; None to allow them
 
     @classmethod
     def from_openai(cls, body: object, *, limits: Limits = DEFAULT_LIMITS, thinking: bool = False) -> "ToolCallSpec":
@@ -70,9 +70,8 @@ class ToolCallSpec:
         Reads ``tools``, ``tool_choice``, ``parallel_tool_calls``, ``messages`` (to count the calls in the history;
         ``first_index`` overrides that), ``thinking`` (a boolean, or Moonshot's ``{"type": "enabled"}``),
         ``chat_template_kwargs.thinking`` (``thinking`` here is the default), ``response_format`` (``text.format``,
-        vLLM's ``structured_outputs``), which does not apply where a call is required, and this package's ``engine``,
-        ``undeclared_keys``, ``strict_false``, ``undeclared_calls``, ``max_calls`` and
-        ``repeated_calls``.
+        vLLM's ``structured_outputs``), which is ignored if a call is required, and this package's ``engine``,
+        ``undeclared_keys``, ``strict_false``, ``undeclared_calls``, ``max_calls`` and ``repeated_calls``.
 
         Raises:
             InvalidRequest: A field is invalid; ``location`` is its path.
@@ -132,7 +131,7 @@ class ToolCallSpec:
 
     @property
     def max_calls(self) -> int | None:
-        """The most calls that the turn may hold; None for any number."""
+        """The most calls that the turn may contain; None for any number."""
         if not self.tools or self.choice == "none":
             return 0
         return self.call_limit if self.parallel else 1
@@ -229,7 +228,7 @@ _DECODER = msgspec.json.Decoder(_Spec)
 
 
 def _undecoded(text: str | bytes) -> dict[str, Any] | None:
-    """The request body with schemas as undecoded JSON text (``msgspec.Raw``); None if the text has another form."""
+    """The request body with schemas as undecoded JSON text (``msgspec.Raw``); None if it is not in to_json's form."""
     try:
         spec = _DECODER.decode(text)
         functions = [tool.function for tool in spec.tools]

@@ -1,4 +1,4 @@
-"""The level at which a tool's schema is enforced: its ``strict``, within the bounds that the server sets."""
+"""Decides how strictly a tool's schema is enforced: by its ``strict``, within the server's bounds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Reads every form of ``tool_choice``."""
+"""Reads ``tool_choice``: a mode, a named tool, or ``allowed_tools``."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple

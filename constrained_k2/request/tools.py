@@ -22,7 +22,7 @@ ONE_STRING = (
 """The schema of a custom tool's arguments: vLLM shows the model such a tool as this function."""
 
 SCHEMA_FIELDS = ("parameters", "input_schema", "inputSchema")
-"""The fields of OpenAI's, Anthropic's and MCP's tools that hold the schema of the arguments."""
+"""The fields of OpenAI's, Anthropic's and MCP's tools for the schema of the arguments."""
 
 # Python reads 1e400 as infinity. In annotations that is harmless; the compiler refuses it in keywords.
 _COMPACT = json.JSONEncoder(separators=(",", ":"))
@@ -42,13 +42,13 @@ DEFAULT_LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class TextFormat:
-    """The only text that a custom tool takes."""
+    """The grammar of a custom tool's input."""
 
     syntax: Literal["lark", "regex"]
     definition: str
 
     def to_tool(self, name: str) -> dict[str, Any]:
-        """The tool of a request body from which :func:`read_tools` reads this form."""
+        """The tool of a request body from which :func:`read_tools` reads this grammar."""
         return {"type": "custom", "name": name, "format": {"type": "grammar", **asdict(self)}}
 
 
@@ -76,7 +76,7 @@ def read_tools(value: object, limits: Limits) -> tuple[Tool, ...]:
         problem = f"{len(entries)} tools exceed the limit of {limits.tools} a request"
         remedy = "Send only the tools that this turn may need"
         raise SchemaTooCostly(problem, "tools", remedy, "tools", limits.tools, len(entries))
-    tools: dict[str, dict[Tool, int]] = {}  # the different tools of each name, with their positions
+    tools: dict[str, dict[Tool, int]] = {}  # the different tools of each name, with their indexes
     size = 0
     for number, entry in enumerate(entries):
         yield_gil()
@@ -91,7 +91,7 @@ def read_tools(value: object, limits: Limits) -> tuple[Tool, ...]:
 
 
 def _either(tools: Mapping[Tool, int]) -> Tool:
-    """One tool for several of one name, as vLLM takes them: its arguments satisfy at least one of the schemas."""
+    """One tool for several with one name, as vLLM accepts them: its arguments satisfy at least one of the schemas."""
     if any(tool.format for tool in tools):
         problem = "another tool has this name, and a tool whose format is a grammar shares it with none"
         raise InvalidRequest(problem, f"tools[{max(tools.values())}].name", "Rename one of them")
@@ -156,10 +156,10 @@ def read_text_format(value: object, location: str) -> TextFormat | None:
 
 
 def declared_schema(tool: Mapping[str, Any]) -> tuple[Any, str]:
-    """The schema of a tool's arguments, and the field that holds it.
+    """The schema of a tool's arguments, and the name of its field.
 
-    That is ``parameters``, unless it is missing and another one of :data:`SCHEMA_FIELDS` is an object, in the function
-    or beside it. vLLM reads only the first, but its prompts show the others in a function.
+    The field is ``parameters``, unless it is missing and another one of :data:`SCHEMA_FIELDS` is an object, in the
+    function or beside it. vLLM reads only ``parameters``, but its prompts show the other fields of a function.
     """
     function = tool.get("function", tool)
     if function.get("parameters") is None:

@@ -1,4 +1,4 @@
-"""Calls of functions that the request does not declare: they are declined, or become calls of the nearest name."""
+"""Reads ``undeclared_calls``: decline calls of undeclared functions, or force a declared name."""
 
 from typing import Literal, get_args
 
@@ -12,5 +12,5 @@ EXPECTED = " or ".join(map(repr, UNDECLARED_CALLS))
 
 
 def read_undeclared_calls(value: object, location: str = "undeclared_calls") -> UndeclaredCalls | None:
-    """The request's choice, None if it makes none; raises InvalidRequest for any other value."""
+    """The request's choice; None if it has none. Raises InvalidRequest for any other value."""
     return choice_at(location, value, UNDECLARED_CALLS)

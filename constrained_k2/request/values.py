@@ -1,4 +1,4 @@
-"""Checks of decoded JSON from clients: each takes a location for its error, and a value."""
+"""Checks the types of decoded JSON from clients; errors name the location in the request."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar

@@ -1,1 +1,1 @@
-"""Long work in threads: breaks for other threads, work that is given up, and the pool that compiles."""
+"""Long work in threads: it yields the GIL, stops when its caller gives up, and compiles in a pool."""

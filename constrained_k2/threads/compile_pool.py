@@ -1,4 +1,4 @@
-"""Runs an engine's compiler, which recurses in native code, so that neither depth nor time can harm the process."""
+"""Runs an engine's native compiler in threads with deep stacks and a time limit."""
 
 import atexit
 import os
@@ -42,7 +42,7 @@ class _Task:
         return 0.0 if self.clock is None else time.clock_gettime(self.clock) - self.begun
 
     def ends_within(self, seconds: float | None) -> bool:
-        """Wait for it: for so much CPU time of its thread, and a multiple of it by the clock."""
+        """Wait at most ``seconds`` of its thread's CPU time, and four times as long by the clock; True if it ended."""
         if seconds is None:
             return self.done.wait()
         deadline, left = time.monotonic() + _PATIENCE * seconds, seconds
@@ -120,8 +120,8 @@ def run_bounded(work: Callable[[], T], seconds: float | None) -> T:
     """Run ``work`` in a thread with a stack that no admitted schema overflows.
 
     Native code cannot be interrupted: work that takes longer than ``seconds`` stops at its next ``check_deadline``,
-    and holds one of eight slots until then. The CPU time of the work counts, so that a busy machine does not refuse
-    what an idle one takes; by the clock, it may take four times as long.
+    and occupies one of eight slots until then. The limit is on the work's CPU time, so that a busy machine does not
+    refuse what an idle one accepts; by the clock, the work may take four times as long.
 
     Raises:
         TimeoutError: It takes longer.

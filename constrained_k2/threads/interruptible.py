@@ -1,4 +1,4 @@
-"""Breaks in long Python work, so that other threads run, and its end if its caller no longer waits."""
+"""Lets long Python work yield the GIL to other threads, and stop if its caller no longer waits."""
 
 import sys
 import threading

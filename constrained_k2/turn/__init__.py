@@ -1,1 +1,1 @@
-"""The automaton of one turn: phases, call ids, the matcher, batches, drafts and the finish budget."""
+"""The token automaton of one assistant message (a turn), with its masks, draft tokens and budgets."""

@@ -1,7 +1,7 @@
-"""The wire-format automaton of one turn, around an engine's matcher for the arguments, or for an answer with a form.
+"""The token automaton of one turn: the wire format, around an engine's matcher for the arguments.
 
-Every joint of a format begins with a special token, so the automaton works on tokens; a grammar engine is used only
-for a call's arguments, and for the text of a turn whose answer has a form.
+Every transition of a format begins with a special token, so the automaton works on tokens. A grammar engine is used
+only for a call's arguments, and for an answer with a response format.
 
 TEXT   <|tool_calls_section_begin|> JOINT   <|tool_call_begin|>          CALL_ID
        functions.move:0                     <|tool_call_argument_begin|> ARGUMENTS
@@ -49,12 +49,12 @@ class State(NamedTuple):
     phase: Phase
     calls: int = 0
     call_id: bytes = b""
-    arguments: ArgumentMatcher | None = None  # also of an answer with a form, from before its first token on
-    joint: Joint | None = None  # the position within a joint of several tokens
+    arguments: ArgumentMatcher | None = None  # also of an answer with a response format, from before its first token on
+    joint: Joint | None = None  # the state within a transition of several tokens
     has_declined: bool = False  # the section was closed within a call
     name: str = ""  # the called function, in the arguments
-    made: frozenset[bytes] = frozenset()  # the calls' keys, if none may be repeated
-    held: ArgumentMatcher | None = None  # in REPEATED: that of the arguments, which has accepted their last token
+    made: frozenset[bytes] = frozenset()  # digests of the calls so far, if none may be repeated
+    held: ArgumentMatcher | None = None  # in REPEATED: the matcher that has accepted the arguments' last token
 
 
 class Automaton:
@@ -107,11 +107,11 @@ class Automaton:
         return State(Phase.TEXT, state.calls) if phase is Phase.START else state
 
     def tokens(self, state: State) -> TokenSet:
-        """The tokens of a constant phase, other than a call's header or a joint."""
+        """The allowed tokens of a constant phase; not inside a call header or a transition."""
         return (self._table if state.calls < self._max_calls else self._last_table).sets[state.phase]
 
     def _enter(self, after: Joint | Phase, before: State) -> State:
-        """The state after an exit's marker, or within its joint."""
+        """The state after a transition, or within it."""
         calls, made = before.calls, before.made
         has_declined = before.has_declined or before.phase is Phase.REPEATED
         if isinstance(after, Joint):
@@ -141,8 +141,8 @@ class Automaton:
     def _end_call(self, state: State, matcher: ArgumentMatcher) -> State:
         """The state after the marker that begins the end of a call.
 
-        If more arguments may follow complete ones, a repeated call is known only now. In such formats the marker begins
-        the end of the section too, and only that may follow then.
+        If more arguments may follow complete ones (XTML), a repeated call is detected only now. In such formats the
+        marker also begins the end of the section, and only that may follow then.
         """
         phase, call_end = Phase.ARGUMENTS, self._markers.call_end
         if self._forbids_repeats:
@@ -152,7 +152,7 @@ class Automaton:
         return self._enter(self._table.moves[phase, call_end], state)
 
     def _unless_repeated(self, state: State, matcher: ArgumentMatcher) -> State:
-        """The state after a token of arguments behind whose end nothing else follows."""
+        """The state after a token of JSON arguments; REPEATED if they are complete and repeat an earlier call."""
         try:
             is_whole = matcher.is_complete()
         except ConstrainedK2Error:
@@ -165,8 +165,8 @@ class Automaton:
     def translate(self, state: State, row: npt.NDArray[np.int32]) -> None:
         """Turn an engine's mask, int32 ``[words]``, into the turn's, in place.
 
-        The engine's stop token stands for what begins the end of the arguments or of the answer; before an answer's
-        first token, what may open instead is allowed too.
+        The engine's stop token is replaced by the tokens that begin the end of the arguments or of the answer. Before
+        an answer's first token, the tokens that may open something else instead (a call, reasoning) are added.
         """
         word, bit = self._engine_stop
         phase = state.phase
@@ -243,14 +243,14 @@ class Automaton:
 
     def _forced_call_id(self, state: State) -> list[int]:
         ahead, is_whole = self._grammar.call_ids(state.calls).forced(state.call_id)
-        ids, left = list[int](), len(state.call_id)  # bytes of the call id that the next tokens write again
+        ids, left = list[int](), len(state.call_id)  # bytes of the call id that the next tokens repeat
         text = (state.call_id + ahead).decode("utf-8", "ignore")
         pieces = self._markers.header_pieces.findall(text)
         for token_id in chain.from_iterable(map(self._vocabulary.encode, pieces)):
             raw = self._vocabulary.ordinary_bytes(token_id)
             if left <= 0:
                 ids.append(token_id)
-            elif left < len(raw):  # the call id was split in another way: it ends within this token
+            elif left < len(raw):  # the call id has another tokenization: it ends within this token
                 try:
                     ids += self._vocabulary.encode(raw[left:].decode())
                 except UnicodeDecodeError:  # it ends within a character
@@ -258,6 +258,6 @@ class Automaton:
             left -= len(raw)
         if is_whole:
             return [*ids, self._markers.argument_begin]
-        # The last token of an unfinished piece may change once its rest is known.
+        # The last token of an unfinished piece may change once its suffix is known.
         is_end_of_piece = self._markers.header_pieces.findall(f"{text}x")[:-1] == pieces
         return ids if is_end_of_piece else ids[:-1]

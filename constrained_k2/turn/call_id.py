@@ -18,7 +18,7 @@ from constrained_k2.vocabulary.bitmask import TokenSet
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 # Cache limits per name: a call writes about 13 prefixes of a name, each with the digits of a few indexes.
-# Measured on 257 names of public tools, each called at two indexes: 10 KB a name; what is meant takes up to 42 KB.
+# Measured on 257 names of public tools, each called at two indexes: 10 KB per name, and up to 42 KB for ``meant``.
 _PREFIXES_A_NAME = 32
 _SETS_A_NAME = 64
 _NAME_BYTES = 56 << 10
@@ -32,11 +32,11 @@ class Continuations(NamedTuple):
     """The continuations of a prefix within the stems."""
 
     tokens: TokenSet  # those that stay within a stem
-    ends: tuple[bytes, ...]  # tokens' beginnings that end stems, from which some longer token runs on into the digits
+    ends: tuple[bytes, ...]  # token prefixes that end a stem, if a longer token continues them with a digit
 
 
 NameEndings = dict[bytes, Continuations]
-"""Rest of the only stem left -> its continuations, the same in all lists of tools. At most about 8 MB."""
+"""Suffix of the only stem left -> its continuations, the same in all lists of tools. At most about 8 MB."""
 
 
 class CallIdTrie:
@@ -86,7 +86,7 @@ class CallIdTrie:
         return found
 
     def meant(self, prefix: bytes) -> TokenIds | None:
-        """The tokens by which a model means one of these functions, int32 ``[n]``; None where no name is written."""
+        """The tokens consistent with a declared name in any spelling, int32 ``[n]``; None after the name's end."""
         found = self._meant.get(prefix)
         if found is None:
             if len(self._meant) >= self._max_prefixes:
@@ -177,7 +177,7 @@ class CallIdMatcher:
         found = self._trie.meant(prefix)
         if found is None or not self._whole_stems(prefix):
             return found
-        return np.union1d(found, np.fromiter(self.allowed(prefix).listed, np.int32))  # a name that another one begins
+        return np.union1d(found, np.fromiter(self.allowed(prefix).listed, np.int32))  # a name may be another's prefix
 
     def allowed(self, prefix: bytes) -> TokenSet:
         """The tokens that may follow ``prefix``, including the argument marker after a whole call id."""
@@ -216,7 +216,7 @@ class CallIdMatcher:
         return stems
 
     def _with_digits(self, prefix: bytes, stems: list[bytes], ends: tuple[bytes, ...]) -> list[int]:
-        """The tokens that write the end, and the argument marker if all of it is written."""
+        """The tokens that write the digits and what ends the header, and the argument marker if that is written."""
         digits = self._digits
         tokens = [end + digits[:length] for end in ends for length in range(1, len(digits) + 1)]
         ids: list[int] = []
@@ -230,6 +230,6 @@ class CallIdMatcher:
 
 
 def _has_digit_after(end: End, known: Sequence[bytes]) -> bool:
-    """True if some token goes on with a digit behind the end of a stem."""
+    """True if some token continues with a digit after the end of a stem."""
     first, behind = (bisect_left(known, end.text + limit, end.first, end.last) for limit in (b"0", b":"))
     return first < behind

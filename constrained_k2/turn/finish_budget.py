@@ -1,4 +1,4 @@
-"""Ends a turn within a token budget: in its last, reserved tokens masks allow only what leads to its end.
+"""Finish reserve: before ``max_tokens`` runs out, masks allow only tokens that lead to the turn's end.
 
 A filtered mask is a non-empty subset of the mask, so required keys are still written and values still satisfy their
 schemas. Filtering depends on the accepted tokens alone, never on time or chance, so all ranks filter alike.
@@ -27,7 +27,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 MAX_FINISH_RESERVE = 4096
 """The most tokens that a request may reserve: each of their masks costs about 0.2 ms more."""
 
-_CATCH_UP = 16  # tokens to follow at once before the reserve begins; the depth is known as often
+_CATCH_UP = 16  # before the reserve begins, the depth is updated every 16 tokens
 _MAX_CURSORS = 32  # snapshots for rollbacks; a longer rollback follows the turn anew
 _BLANKS = b" \t\r\n"
 _TO_THE_END = (
@@ -50,7 +50,7 @@ def read_finish_reserve(value: object, location: str) -> int:
 
 
 class FinishBudget:
-    """The part of finish budgets that depends on the vocabulary alone; make one for each vocabulary."""
+    """The part of a finish reserve that depends only on the vocabulary; make one for each vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
@@ -135,7 +135,7 @@ class _FinishFilter:
         return self._budget.required.get(phase, tokens) if turn.spec.choice == "required" else tokens
 
     def narrows_rows(self, turn: ToolCallMatcher) -> bool:
-        """True in the reserve, by the accepted tokens alone, however often masks were made and tokens taken back."""
+        """True inside the reserve. It depends only on the accepted tokens, not on earlier masks or rollbacks."""
         if turn.num_tokens >= self._start:
             return True
         at = turn.num_tokens - turn.num_tokens % _CATCH_UP
@@ -181,7 +181,7 @@ class _FinishFilter:
 
 
 def _length(joint: Iterable[str | bytes], vocabulary: Vocabulary) -> int:
-    """The tokens of a joint."""
+    """The number of tokens of a transition."""
     return sum(1 if isinstance(piece, str) else len(vocabulary.encode(piece.decode())) for piece in joint)
 
 

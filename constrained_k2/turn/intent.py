@@ -1,7 +1,7 @@
-"""At each token of a function name: the tokens that are consistent with a declared name, in any spelling.
+"""Finds the next tokens of a function name that are consistent with a declared name in any spelling.
 
-A name that is spelled otherwise is the same name: upper and lower case, and the separators ``_``, ``-``, ``.`` and
-blanks, make no difference. So ``searchFiles`` means ``search_files``, and ``files_list`` does not.
+Upper and lower case, and the separators ``_``, ``-``, ``.`` and blanks, make no difference. So ``searchFiles`` means
+``search_files``, and ``files_list`` does not.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class Intent(NamedTuple):
     """The tokens and the threshold that decide, for one row of the logits, whether a call is made.
 
     Attributes:
-        meant: The tokens that mean a declared function, int32 ``[n]``, distinct, with all that the mask allows.
+        meant: The tokens consistent with a declared name, int32 ``[n]``, distinct, with all that the mask allows.
         closing: The token that closes the section, the only one left if ``meant`` is too improbable; None if the call
             cannot be declined.
         threshold: The lowest probability of all of ``meant`` together, before temperature, at which the call is made.
@@ -33,10 +33,10 @@ class Intent(NamedTuple):
 
 
 class Spellings:
-    """The beginnings of calls of a request's functions, in any spelling of their names.
+    """The prefixes of a request's call headers, in any spelling of the functions' names.
 
     Args:
-        stems: The calls' headers up to the index, such as ``functions.NAME:``.
+        stems: The call headers up to the index, such as ``functions.NAME:``.
         after_name: The text that ends every stem.
         before_name: The length of the text that begins every stem, in bytes. Models leave it out.
         vocabulary: The vocabulary.
@@ -50,7 +50,7 @@ class Spellings:
         self._without_index = vocabulary.format.argument_begin
 
     def meant(self, prefix: bytes) -> TokenIds:
-        """The tokens that may follow the beginning of a stem, int32 ``[n]``, ascending."""
+        """The tokens that may follow the prefix of a stem, int32 ``[n]``, ascending."""
         written = spelled(prefix)
         low, high = begin_with(self._stems, written, 0, len(self._stems))
         left = {len(stem) - len(written) - self._ending for stem in self._stems[low:high]}  # bytes of the names
@@ -64,7 +64,7 @@ class Spellings:
         return np.array(sorted(found), dtype=np.int32)
 
     def _following(self, stems: Sequence[bytes], written: bytes) -> set[int]:
-        """The tokens that continue a stem, or run on behind its end."""
+        """The tokens that continue a stem, or run past its end."""
         positions, ends = follow(stems, written, self._tokens.texts)
         running_on = (position for end in ends for position in range(end.first, end.last))
         return {token_id for position in (*positions, *running_on) for token_id in self._tokens.ids[position]}

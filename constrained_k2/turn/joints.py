@@ -1,7 +1,7 @@
-"""The joints of several tokens that lead from a phase to the next: which tokens may follow within one.
+"""Transitions: the marker sequences between two phases, and the tokens that may follow within one.
 
-From text to a call's header Kimi K2 writes <|tool_calls_section_begin|><|tool_call_begin|>: behind the first of them
-only the second may follow. Kimi K3's joints hold text too, in any tokenization: <|open|>tools<|sep|>.
+From text to a call header Kimi K2 writes <|tool_calls_section_begin|><|tool_call_begin|>: after the first of them only
+the second may follow. Kimi K3's transitions contain text too, in any tokenization: <|open|>tools<|sep|>.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 
 class Way(NamedTuple):
-    """The rest of a joint: ids of markers and bytes of literal text, and the phase after it."""
+    """The rest of a transition: ids of markers and bytes of literal text, and the phase after it."""
 
     pieces: tuple[int | bytes, ...]
     to: Phase
@@ -22,12 +22,12 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Joint:
-    """A position within a joint, or within several that begin alike. Constant, and shared by all turns.
+    """A state within a transition, or within several with a common prefix. Constant, and shared by all turns.
 
     Attributes:
-        tokens: What may follow: markers, and ordinary tokens that the literal text begins with, however they split it.
-        after: Each of these tokens -> the position after it, or the phase.
-        forced: The canonical next token, if all joints continue with the same piece: each piece is encoded alone.
+        tokens: The allowed tokens: markers, and ordinary tokens that are prefixes of the literal text.
+        after: Each of these tokens -> the state after it, or the phase.
+        forced: The canonical next token, if all transitions continue with the same piece; each piece is encoded alone.
     """
 
     tokens: TokenSet
@@ -36,14 +36,14 @@ class Joint:
 
 
 class Joints:
-    """The joints of a vocabulary's format. Equal positions are one object, in the turns of all kinds of requests."""
+    """The transitions of a vocabulary's format, interned: requests of all kinds share equal states."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self._positions: dict[frozenset[Way], Joint] = {}
 
     def moves(self, ways: Iterable[Way]) -> dict[int, Joint | Phase]:
-        """The tokens that may come first in one of these joints -> the position after them, or the phase."""
+        """Each token that may come first in one of these transitions -> the state after it, or the phase."""
         rests: dict[int, set[Way]] = {}
         for way in ways:
             for token_id, rest in _steps(way, self.vocabulary):
@@ -64,7 +64,7 @@ class Joints:
 
 
 def _steps(way: Way, vocabulary: Vocabulary) -> Iterable[tuple[int, Way]]:
-    """Each token that may come next in a joint, and what is left after it."""
+    """Each token that may come next in a transition, and the rest after it."""
     piece, *others = way.pieces
     if isinstance(piece, int):
         yield piece, Way(tuple(others), way.to)

@@ -40,7 +40,7 @@ class ToolCallMatcher:
         automaton: The wire format's automaton.
         state: Its state before the next token. Only this class changes it.
         budgets: Narrow the masks, in this order; they belong to this turn.
-        limits: The client's limits on tokens, kept where a mask leaves the choice; None for none.
+        limits: The client's limits on tokens, ignored if one would empty a mask; None for none.
     """
 
     __slots__ = (
@@ -77,7 +77,7 @@ class ToolCallMatcher:
 
     @property
     def arguments(self) -> ArgumentMatcher | None:
-        """The engine's matcher, in the arguments and where an answer of some form may be written; None elsewhere."""
+        """The engine's matcher, inside arguments and wherever an answer with a response format may be; else None."""
         return self.state.arguments
 
     def token_ids(self, start: int = 0) -> Sequence[int]:

@@ -1,5 +1,6 @@
-"""The tokens that each phase of a turn allows, and where they lead. All constant, from the format's table of exits.
+"""The constant tables of a turn: the tokens that each phase allows, and the phase after each of them.
 
+They are built from the format's transitions (:class:`~constrained_k2.formats.phases.Exit`).
 BETWEEN of Kimi K2 allows two tokens: <|tool_call_begin|> leads to CALL_ID, <|tool_calls_section_end|> to CLOSED.
 """
 
@@ -22,11 +23,11 @@ class TurnTable:
     """The constant part of a turn's automaton, for one kind of request and one vocabulary.
 
     Attributes:
-        sets: The tokens of each phase. Where the answer has a form, these are the tokens beside the form's own: what
-            may be written instead of the answer, and what begins the end of a complete one.
-        moves: Phase and token that begins an exit -> the position in the joint, or the phase after it.
-        answered: As ``moves``, where an answer with a form is complete and may end.
-        closing: The token that declines a call within its header; None where none may be declined.
+        sets: The tokens of each phase. With a response format, only those that the engine's mask lacks: tokens that may
+            come instead of the answer, and tokens that begin the end of a complete one.
+        moves: Phase and first token of a transition -> the state within it, or the phase after it.
+        answered: As ``moves``, if an answer with a response format is complete and may end.
+        closing: The token that declines a call within its header; None if none may be declined.
         last: The table after the last call that the request allows; None for this one.
     """
 
@@ -45,8 +46,8 @@ def turn_table(spec: ToolCallSpec, joints: Joints, *, declines: bool = False) ->
 
     Args:
         spec: The request.
-        joints: The joints of the vocabulary's format.
-        declines: A call that is begun may be declined within its header.
+        joints: The transitions of the vocabulary's format.
+        declines: True if a call may be declined within its header.
     """
     vocabulary = joints.vocabulary
     given = _given(spec) | (Need.DECLINING if declines else Need.NOTHING)
@@ -70,16 +71,16 @@ def turn_table(spec: ToolCallSpec, joints: Joints, *, declines: bool = False) ->
 
 
 def first_markers(vocabulary: Vocabulary, phase: Phase, *to: Phase) -> tuple[int, ...]:
-    """The markers that begin an exit of a phase, of any request, to one of these phases; the format's first one first.
+    """The markers that begin a transition from ``phase`` to one of these phases, in any request, in the format's order.
 
-    They are in the phase's token set if the request leaves such an exit open.
+    They are in the phase's token set if the request allows such a transition.
     """
     ways = _open(vocabulary.format.exits[phase], ~Need.NOTHING, vocabulary)
     return tuple(dict.fromkeys(way.pieces[0] for way in ways if way.to in to and isinstance(way.pieces[0], int)))
 
 
 def _given(spec: ToolCallSpec) -> Need:
-    """The needs of exits that a request meets."""
+    """The conditions of transitions that a request meets."""
     given = Need.PLAIN if spec.answer is None else Need.FORM
     if spec.answer is None and spec.choice != "required":
         given |= Need.FREE

@@ -1,4 +1,4 @@
-"""The mask of a turn's next token: the one place where its stages meet, in this order.
+"""Computes the mask of a turn's next token, in six stages.
 
 == ========================= ============================================== =======================================
    stage                     who                                            rule
@@ -7,14 +7,14 @@
 2  arguments or an answer,   ``mask_without_engine``: a row of the DFA, or     a look-up, or up to 1.4 ms
    no engine is needed       one computed from the grammar's model
 3  the same, with an engine  the engine's ``fill_batch``: LLGuidance, xgrammar a fallback grammar if it fails
-4  keys and items so far     the engine's ``WrittenFilter``                 leaves out what repeats one
+4  keys and items so far     the engine's ``WrittenFilter``                 removes tokens that repeat one
 5  what the client allows    ``Limits``, then the thinking budget, then the each narrows the row
                              finish budget
 6  the last guard            the worker's kernel                            undoes a mask that leaves no finite logit
 == ========================= ============================================== =======================================
 
 No stage empties a mask. If a limit and the stages before it have no token in common, the limit is ignored and counted.
-If a limit forbids all tokens that a budget would leave, the budget wins in constant phases and where a call is
+If a limit forbids all tokens that a budget would leave, the budget wins in constant phases and when a call is
 complete; within arguments it takes the best of the tokens that the limit leaves. In constant phases the code applies
 budgets first, because their sets are constants; with that rule the mask is the same in either order.
 
@@ -42,20 +42,20 @@ Row = npt.NDArray[np.int32]
 
 
 class Limits(Protocol):
-    """Removes the tokens that the client forbids from masks. It holds nothing of the turn."""
+    """Removes the tokens that the client forbids from masks. It stores nothing about the turn."""
 
     def apply(self, turn: "ToolCallMatcher", row: Row) -> None:
         """Remove some but not all tokens from a mask of any phase, int32 ``[words]``, in place."""
 
     def forbids(self, turn: "ToolCallMatcher", token_id: int) -> bool:
-        """True if the client forbids a token here."""
+        """True if the client forbids a token as the next one."""
 
 
 class Budget(Protocol):
     """Removes tokens from masks so that a turn ends in time. What the turn accepts does not change."""
 
     def narrow_set(self, turn: "ToolCallMatcher", tokens: TokenSet) -> TokenSet:
-        """A non-empty subset of a constant phase's tokens; joints are not narrowed."""
+        """A non-empty subset of a constant phase's tokens; transitions are not narrowed."""
 
     def narrows_rows(self, turn: "ToolCallMatcher") -> bool:
         """False if :meth:`narrow_row` would leave the next token's mask as it is."""
@@ -79,7 +79,7 @@ class MaskCount:
 
 
 def token_set(turn: "ToolCallMatcher") -> TokenSet | None:
-    """The allowed tokens, without the client's limits; None where :attr:`ToolCallMatcher.arguments` is a matcher."""
+    """The allowed tokens, without the client's limits; None if :attr:`ToolCallMatcher.arguments` is a matcher."""
     state = turn.state
     if state.arguments is not None:
         return None
@@ -115,8 +115,8 @@ def reusable_mask(turn: "ToolCallMatcher") -> TokenSet | Row | None:
 def fill_bitmask(turn: "ToolCallMatcher", bitmask: Bitmask, row: int = 0) -> None:
     """Write the allowed tokens into one row.
 
-    Where the engine forces a text, the mask allows only its canonical tokenization, while
-    :meth:`ToolCallMatcher.accept_tokens` accepts any: it accepts whatever the mask allows, but not the other way round.
+    If the engine forces a text, the mask allows only its canonical tokenization, while
+    :meth:`ToolCallMatcher.accept_tokens` accepts any. So it accepts all that masks allow, and more.
 
     Args:
         turn: The turn.

@@ -1,6 +1,6 @@
-r"""Tells calls that repeat an earlier one of their turn: the same function, and arguments of the same JSON value.
+r"""Detects calls that repeat an earlier one of the turn: same function, equal arguments as JSON values.
 
-``{"a": 1, "b": "x"}`` and ``{"b":"\u0078","a":1.0}`` are the same value.
+``{"a": 1, "b": "x"}`` and ``{"b":"\u0078","a":1.0}`` are equal.
 """
 
 import json
@@ -12,22 +12,22 @@ from typing import Any
 from constrained_k2.formats.kimi_k3 import ARGUMENT, unescape
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
-# Kimi K3 writes each member as a block. Here 0xFF, which UTF-8 never has, stands for its markers.
+# Kimi K3 writes each member as a block. Here 0xFF, which UTF-8 never has, begins its markers.
 _OPEN, _SEPARATOR, _CLOSE = b"\xff(", b"\xff|", b"\xff)"
 _BLOCK = re.compile(rb'\xff\(%b key="([^"]*)" type="(\w+)"\xff\|([^\xff]*)\xff\)%b\xff\|' % ((ARGUMENT.encode(),) * 2))
 _NUMBER = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([-+]?\d+))?")
 
 
 def call_key(name: str, ids: Sequence[int], vocabulary: Vocabulary) -> bytes:
-    """A digest of a call; those of repeated calls are equal.
+    """A digest of a call; repeated calls have equal digests.
 
-    It takes time linear in the arguments. If Python cannot decode them (a thousand arrays in each other, an exponent of
+    It takes time linear in the arguments. If Python cannot decode them (a thousand nested arrays, an exponent of
     thousands of digits), only an equal text is a repeat.
 
     Args:
         name: The function.
         ids: The whole arguments.
-        vocabulary: That of the ids.
+        vocabulary: The vocabulary of the ids.
     """
     markers = vocabulary.format
     shown = {markers.call_begin: _OPEN, markers.argument_begin: _SEPARATOR, markers.call_end: _CLOSE}
@@ -55,7 +55,7 @@ def _members(text: bytes) -> Any:
 
 
 def _value(text: bytes) -> Any:
-    """A JSON value; equal ones are equal, and unlike decoded JSON ``1`` and ``True`` differ."""
+    """A comparable form of a JSON value: equal values are equal and, unlike in Python, ``1`` and ``True`` differ."""
     written = text.decode(errors="surrogateescape")
     return json.loads(written, parse_int=_number, parse_float=_number, object_pairs_hook=_object)
 

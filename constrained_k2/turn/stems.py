@@ -1,4 +1,7 @@
-"""Finds the tokens that continue a call header, by a merge walk over sorted headers and sorted tokens."""
+"""Finds the tokens that continue a call header, by a merge walk over sorted headers and sorted tokens.
+
+After functions.ge of the header functions.get_time: a token ``t_t`` continues it, and a token ``te`` does not.
+"""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -25,11 +28,11 @@ def begin_with(items: Sequence[bytes], prefix: bytes, low: int, high: int) -> Ra
 
 
 def follow(stems: Sequence[bytes], prefix: bytes, tokens: Sequence[bytes]) -> tuple[list[int], list[End]]:
-    """The positions of the tokens that stay within a stem, and the ends of stems that tokens may run on behind.
+    """The indices of the tokens that stay within a stem, and the ends of stems that tokens may run past.
 
     Args:
-        stems: Distinct, ascending.
-        prefix: What is written of them.
+        stems: Headers up to the index, distinct, ascending.
+        prefix: The part that is written already.
         tokens: Distinct, ascending, not empty.
     """
     found: list[int] = []
@@ -51,8 +54,7 @@ def _collect(  # noqa: PLR0913, PLR0917 - a recursion's state
 ) -> None:
     """Collect the tokens that start with ``token`` and continue ``prefix`` within some stems.
 
-    ``span`` is the range of the stems that start with ``prefix + token``, ``tokens`` that of the tokens that start with
-    ``token`` (not empty).
+    ``span``: the stems that start with ``prefix + token``; ``tokens``: the tokens that start with ``token``, not empty.
     """
     (low, high), (first, last) = span, tokens
     if token and known[first] == token:

@@ -1,4 +1,4 @@
-"""Ends reasoning within a token budget: once it is used up, masks allow only the marker that closes the reasoning.
+"""Thinking budget: once it is spent, masks allow only the marker that ends reasoning.
 
 With a budget of 2, <think> and two more tokens, only </think> may follow.
 """
@@ -16,7 +16,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 
 class ThinkingBudget:
-    """The part of thinking budgets that depends on the vocabulary alone; make one for each vocabulary."""
+    """The part of a thinking budget that depends only on the vocabulary; make one for each vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         marker = vocabulary.format.think_end
@@ -49,7 +49,7 @@ class _ThinkingFilter:
         """Arguments are not reasoning."""
 
     def truncate(self, num_tokens: int) -> None:
-        """Nothing is remembered of the tokens."""
+        """Do nothing: no tokens are stored."""
 
     def fork(self) -> Self:
         return self

@@ -1,7 +1,7 @@
-"""A client's limits on tokens, ``allowed_token_ids`` and ``bad_words``, applied to masks so that none becomes empty.
+"""Applies a client's ``allowed_token_ids`` and ``bad_words`` to masks, and never empties a mask.
 
-With the bad word ``}``, ``{"a": 1`` goes on with blanks, ``,`` or digits; where ``}`` alone may follow, it may be
-written, and the limit counts as ignored.
+With the bad word ``}``, ``{"a": 1`` may continue with blanks, ``,`` or digits. If only ``}`` may follow, it is allowed
+and the limit counts as ignored.
 """
 
 from array import array
@@ -20,14 +20,14 @@ Row = npt.NDArray[np.int32]
 class TokenRestriction:
     """The :class:`constrained_k2.turn.pipeline.Limits` of one request.
 
-    If a limit would leave no token of a mask, it is ignored for that token. Markers within
-    arguments, which end strings in some formats, need not be among the allowed ids.
+    If a limit would leave no token of a mask, it is ignored for that token. Markers within arguments, which end strings
+    in some formats, need not be among the allowed ids.
 
     Args:
         size: The width of the logits.
         allowed: The ids that may be written; None for all.
-        bad_words: Token sequences that must not be completed: the last token of each is forbidden where the turn ends
-            in the others.
+        bad_words: Token sequences that must not be completed: the last token of each is forbidden if the turn so far
+            ends with the others.
         on_ignored: Called for each mask for which a limit is ignored.
     """
 
@@ -62,7 +62,7 @@ class TokenRestriction:
             self._on_ignored()
 
     def forbids(self, turn: ToolCallMatcher, token_id: int) -> bool:
-        """True if the client forbids a token here."""
+        """True if the client forbids a token as the next one."""
         rows = (self._allowed, self._not_bad)
         is_out = any(row is not None and not row[token_id >> 5] >> (token_id & 31) & 1 for row in rows)
         return is_out or token_id in self._completing(turn)

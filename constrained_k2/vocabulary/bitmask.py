@@ -1,6 +1,6 @@
 """Token bitmasks: one bit per token id, 1 = allowed, 32 ids per int32 word, lowest bit first.
 
-The layout is that of xgrammar, LLGuidance and vLLM, so a mask can be handed to any of their kernels.
+xgrammar, LLGuidance and vLLM have the same layout, so a mask can be handed to any of their kernels.
 """
 
 from collections.abc import Iterable
@@ -62,7 +62,7 @@ _latest: BitmaskRows | None = None  # a process usually has one bitmask; this ke
 
 
 def bitmask_rows(bitmask: Bitmask, size: int) -> BitmaskRows:
-    """The rows of a bitmask; those of the latest bitmask are cached."""
+    """The rows of a bitmask, cached for the latest one."""
     global _latest  # noqa: PLW0603 - a cache of one
     rows = _latest
     if rows is None or rows.bitmask is not bitmask or rows.size != size:
@@ -86,7 +86,7 @@ def row_of(ids: Iterable[int], size: int) -> npt.NDArray[np.int32]:
 
 
 def narrow_to(row: npt.NDArray[np.int32], left: npt.NDArray[np.int32]) -> bool:
-    """Replace a row by a part of it, int32 ``[words]``; False leaves it as it is, if that part allows no token."""
+    """Replace a row by a subset of it, int32 ``[words]``; False, and no change, if the subset allows no token."""
     if not left.any():
         return False
     row[:] = left
@@ -102,7 +102,7 @@ def empty_rows(rows: npt.NDArray[np.int32]) -> list[int]:
 class TokenSet:
     """A constant set of allowed tokens that is written into masks at memory speed.
 
-    ``listed`` holds the allowed ids; with ``complement``, the forbidden ones (other ids below ``size`` are allowed).
+    ``listed`` has the allowed ids; with ``complement``, the forbidden ones (other ids below ``size`` are allowed).
     """
 
     __slots__ = ("_bits", "_ids", "_row", "_words", "complement", "listed")

@@ -1,4 +1,4 @@
-"""Reduces texts and tokens to lower case without separators, so that all spellings of a name compare equal.
+"""Normalizes names and tokens to lower case without separators, so all spellings of a name are equal.
 
 ``searchFiles`` and ``search_files`` both become ``searchfiles``.
 """
@@ -16,11 +16,11 @@ def spelled(raw: bytes) -> bytes:
 
 
 class SpelledTokens(NamedTuple):
-    """The ordinary tokens of a vocabulary by what is left of them.
+    """The ordinary tokens of a vocabulary by their normalized text.
 
     Attributes:
-        texts: Distinct, ascending, none empty.
-        ids: The tokens of each.
+        texts: The normalized texts: distinct, ascending, none empty.
+        ids: The tokens of each text.
         separators: The tokens that consist of separators alone.
     """
 

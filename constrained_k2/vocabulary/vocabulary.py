@@ -112,7 +112,7 @@ class Vocabulary:
         return self._special.get(token_id)
 
     def opens_reasoning(self, prompt_ids: Sequence[int]) -> bool:
-        """True if a prompt ends in the opening of reasoning, as the format writes it, so that reasoning comes first."""
+        """True if a prompt ends with the format's opening of reasoning, so that the model continues with reasoning."""
         opening = self.format.located(self.format.reasoning_opening)
         if opening is None:
             return False
@@ -161,7 +161,7 @@ class Vocabulary:
 
     @cached_property
     def spelled_tokens(self) -> SpelledTokens:
-        """The ordinary tokens by what all spellings of a name share."""
+        """The ordinary tokens by their normalized text, which all spellings of a name share."""
         return SpelledTokens.of((token_id, raw) for token_id, raw in enumerate(self._bytes) if raw)
 
     def find(self, raw: bytes) -> int | None:

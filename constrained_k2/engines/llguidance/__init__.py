@@ -1,1 +1,1 @@
-"""LLGuidance as a grammar engine."""
+"""LLGuidance as the grammar engine: schemas become Lark grammars, and masks are cached by DFA state."""

@@ -1,4 +1,4 @@
-"""A CPU time limit on matching a client's grammar: of a custom tool, or of an answer by regex or Lark.
+"""Limits the CPU time of matching a client's regex or Lark grammar, for a custom tool or an answer.
 
     s: s s | "a" | "b" "a"?      ambiguous: each token compares all parses, so the call fails after some 300 bytes
 
@@ -87,7 +87,7 @@ class ClientTextMatcher:
 
     @property
     def plan(self) -> None:
-        """None: a client wrote it."""
+        """None: a client's grammar has no plan."""
 
     def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
         with self:

@@ -1,6 +1,7 @@
-"""One state of a call's arguments in a grammar's DFA (:mod:`~constrained_k2.engines.llguidance.mask_cache`).
+"""A DFA state of a call's arguments: its mask, if cached, and the next states by token.
 
-{"city": "Os and {"city": "Ber of free strings are one state, whose plain tokens lead back to it.
+{"city": "Os and {"city": "Ber are one state if any string is allowed, and plain tokens lead back to it. The DFA is in
+:mod:`~constrained_k2.engines.llguidance.mask_cache`.
 """
 
 import numpy as np
@@ -11,22 +12,22 @@ from constrained_k2.engines.llguidance.position import Position
 
 
 class DfaState:
-    """One state of a call's arguments.
+    """One DFA state of a call's arguments.
 
     Attributes:
-        position: None without a state model.
-        twin: The state of another text, which has the same mask.
-        is_shared: True if all calls at this position share it; else it belongs to one call.
-        stays: Tokens of these classes, if allowed, lead back to this state.
-        loops: Tokens of these classes are allowed, too: inside a string of any characters.
+        position: The parser state; None without a state model.
+        twin: The representative, whose mask this state shares; None if there is no other.
+        is_shared: True if all calls in this parser state share it; else it belongs to one call.
+        stays: Token classes, as bits: allowed tokens of these classes lead back to this state.
+        loops: As ``stays``, of classes whose tokens are all allowed: inside a string of any characters.
         next: The states after tokens, by token id; only in shared states.
         row: The mask, int32 ``[words]``; None if not cached.
         rows_after: Masks by the previous token's id, if the mask depends on it.
         is_complete: True if the arguments may end here; None if unknown.
-        visits: How often the mask was computed.
+        visits: How often LLGuidance computed the mask.
         allowed: What the grammar accepts, int32 ``[words]``, if known without LLGuidance.
         is_direct: True if ``allowed`` is known; None if that was not tried yet.
-        forced: Where a text is forced: the masks are narrower than ``allowed``.
+        forced: The residual if bytes are forced: then masks are narrower than ``allowed``. Else None.
     """
 
     __slots__ = ("allowed", "forced", "is_complete", "is_direct", "is_shared", "loops", "next", "position", "row",

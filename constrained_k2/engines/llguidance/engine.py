@@ -1,4 +1,4 @@
-"""The LLGuidance engine: compiles a schema to a grammar, with fallbacks for a limit of LLGuidance inside a call.
+"""Compiles schemas with LLGuidance, with fallback grammars for its limits inside a call.
 
 {"type": "integer", "minimum": 3}     Lark: any order of keys, exact bounds
 fallbacks                             the same with a lower maxLength of strings that have a pattern; any JSON object
@@ -84,7 +84,7 @@ class LLGuidanceEngine:
             "xtml": opening + vocabulary.encode(f'{ARGUMENT} key="{INPUT}" type="string"') + separator,
         }
         self._patterns = Patterns(self.tokenizer, self.mask_cache.is_read)
-        # The grammars in use, by what tells them apart: schemas that differ in their descriptions alone share one.
+        # The grammars in use, by text and exactness: schemas that differ only in their descriptions share one.
         self._compiled: WeakValueDictionary[tuple[str, Effort], LLGuidanceGrammar] = WeakValueDictionary()
         self._any_grammars: dict[tuple[ArgumentEncoding, bool], LLGuidanceGrammar] = {}
         self._making_any = threading.Lock()
@@ -181,7 +181,7 @@ class LLGuidanceEngine:
 
 
 def _named(grammar: "LLGuidanceGrammar", schema: str) -> "LLGuidanceGrammar":
-    """Give a grammar's states the digest of its schema, for the log."""
+    """Record the digest of a schema with its grammar's DFA, for the log."""
     if grammar.dfa is not None and len(grammar.dfa.digests) < _MAX_DIGESTS:
         grammar.dfa.digests[sha256(schema.encode(errors="backslashreplace")).hexdigest()[:16]] = None
     return grammar
@@ -190,7 +190,7 @@ def _named(grammar: "LLGuidanceGrammar", schema: str) -> "LLGuidanceGrammar":
 class LLGuidanceGrammar:
     """One compiled schema. Implements :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
 
-    ``twin`` is a grammar of one meaning with this one, whose lexer and masks it shares.
+    ``twin`` is an equal grammar: this one shares its lexer and, if their states depend on the same, its DFA.
 
     Copies of a prepared matcher are cheap (10 us) but share one lexer, and some patterns exhaust a lexer's states
     after dozens of copies. Then :meth:`renew` builds a new prototype.
@@ -206,7 +206,7 @@ class LLGuidanceGrammar:
     ) -> None:
         self.mask_threads = mask_threads
         plan = self.plan = source.plan
-        # What the states of a text depend on. Plans also have the schema's order of keys.
+        # All that DFA states depend on. Plans also have the schema's order of keys.
         self.states_by = (source.model, source.direct, plan and (plan.places, plan.has_open_keys))
         self.dfa: LazyDfa | None = None  # shared by its matchers
         if source.model is not None:
@@ -219,7 +219,7 @@ class LLGuidanceGrammar:
         self._source = source
         self.effort: Effort = source.effort
         self._limits = CLIENT_LIMITS if source.is_clients else LIMITS if source.effort == "exact" else EASED_LIMITS
-        self._coverage: Coverage | None = None  # None for that of its source
+        self._coverage: Coverage | None = None  # None: the source's coverage
         # The fallback grammars.
         self.make_narrow: Callable[[], LLGuidanceGrammar | None] | None = None
         self.make_any: Callable[[], LLGuidanceGrammar] | None = None
@@ -233,14 +233,14 @@ class LLGuidanceGrammar:
         self._written_tokens = cache.written_tokens() if is_compared else None
         self._tokenizer = tokenizer
         self._reading = threading.Lock()
-        # A simple grammar is read when a mask needs LLGuidance.
+        # A simple grammar is compiled when a mask first needs LLGuidance.
         self._prototype = None if source.is_simple else self._new() if twin is None else twin.copy()
         self.on_growth: Callable[[int], None] = lambda _: None
         self._text_bytes = self.cost_bytes = _COST_FLOOR + _COST_FACTOR * len(source.text)
         self._unmeasured_ns = 0
 
     def note_work(self, nanoseconds: int) -> None:
-        """Count the time in which a matcher's lexer may have grown; measure it now and then."""
+        """Add up the time in which a matcher's lexer may have grown; re-estimate its memory now and then."""
         self._unmeasured_ns += nanoseconds
         if self._unmeasured_ns > _MEASURED_AFTER_NS:
             self.measure()

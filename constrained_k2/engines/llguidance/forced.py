@@ -1,4 +1,4 @@
-"""Tokens of forced text in XTML arguments, for drafts."""
+"""Tokenizes the bytes that LLGuidance forces in XTML arguments, for draft tokens."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ _ATTRIBUTE = re.compile(rb'( key| type)(=")([^"]*)("?)')
 def forced_ids(text: bytes, tokenize: Callable[[bytes], list[int]]) -> list[int]:
     """Return the tokens of LLGuidance's forced bytes: the parts of an attribute are encoded one by one, as in prompts.
 
-    At the end of ``text`` the split depends on bytes that are not known yet, so the last token is left out there.
+    At the end of ``text`` the tokenization depends on bytes that are not known yet, so the last token is left out.
     """
     ids: list[int] = []
     for part in _SPECIAL.split(text):

@@ -1,4 +1,4 @@
-"""Turns a schema, or the grammar that a request gives, into grammar text for LLGuidance."""
+"""Translates a schema, or a client's regex or Lark grammar, to the grammar text for LLGuidance."""
 
 import json
 import re
@@ -38,14 +38,14 @@ from constrained_k2.threads.interruptible import check_deadline
 
 _ROOT: Node = frozenset({("#", True)})
 _MAX_PATTERNS = 256
-_PATTERN_BYTES, _BYTES_PER_CHARACTER = 16 << 20, 1000  # of all their lexers, and of a new state at most
+_PATTERN_BYTES, _BYTES_PER_CHARACTER = 16 << 20, 1000  # max memory of their lexers; estimate for each character matched
 _PROBED_TOKENS = 4
-_MAX_TEXTS = 2048  # that patterns were looked for in, and whether they were found
+_MAX_TEXTS = 2048  # max cached results of pattern searches
 _MAX_MEMBERS = MAX_GRAMMAR_SIZE // 2  # in JSON each takes at least 3 symbols (1.7.6): no need to let it read
 # The strings, comments and regular expressions of a Lark grammar, in which "<" refers to no token.
 _LARK_TEXT = re.compile(r"\"(?:\\.|[^\"\\])*\"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\])+/", re.DOTALL)
 _OPTIONS = re.compile(r"^%llguidance[ \t]*\{[^}\n]*\}", re.MULTILINE)  # no effect on matches
-_MAX_EBNF = 1 << 16  # characters that are converted, a second a megabyte
+_MAX_EBNF = 1 << 16  # max characters to convert: a megabyte takes a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class GrammarText:
     has_long_texts: bool = False  # True if LLGuidance might force text of unlimited length
     is_clients: bool = False  # True if a client wrote it
     effort: Effort = "exact"
-    direct: DirectModel | None = None  # of JSON, for masks without LLGuidance
+    direct: DirectModel | None = None  # for masks without LLGuidance; JSON only
     text_grammar: TextGrammar | None = None  # the rules of a client's grammar, to complete its text
-    is_simple: bool = False  # True if LLGuidance reads it for certain, and no mask of it takes it to a limit
+    is_simple: bool = False  # True if it certainly compiles and no mask brings LLGuidance to a limit
 
     @property
     def any_tokenization(self) -> bool:
@@ -77,7 +77,7 @@ def our_text(
     encoding: ArgumentEncoding = "json",
     effort: Effort = "exact",
 ) -> GrammarText:
-    """Write our own grammar of a decoded schema."""
+    """Write this package's grammar of a decoded schema."""
 
     def write(normalizer: Normalizer) -> GrammarText:
         planning = Planning(normalizer, patterns.has_match, patterns.can_begin, undeclared_keys, effort)
@@ -113,7 +113,7 @@ def answer_text(kind: Literal["regex", "lark"], text: str) -> GrammarText:
     """Return the grammar of a regular expression or of a Lark grammar that a request gives for its answer.
 
     Raises:
-        Refused: LLGuidance rejects it, or it refers to tokens, which no answer may hold.
+        Refused: LLGuidance rejects it, or it refers to special tokens, which no answer may contain.
     """
     if kind == "lark":
         text = _lark(text)
@@ -156,7 +156,7 @@ class Patterns:
     def __init__(
         self, tokenizer: llguidance.LLTokenizer | None = None, is_read: Callable[[str], bool] = lambda _: False
     ) -> None:
-        self.is_read = is_read  # tells whether LLGuidance reads a terminal of strings
+        self.is_read = is_read  # tells whether LLGuidance compiles a terminal of strings
         self._tokenizer = llguidance.LLTokenizer("byte", slices=[])  # no masks of strings: slices would cost time
         self._writing = tokenizer or self._tokenizer
         self._matchers: dict[str, llguidance.LLMatcher] = {}
@@ -186,7 +186,7 @@ class Patterns:
         return not has_no_text(matcher)
 
     def _can_begin(self, expression: str, opening: str, *, is_long: bool) -> bool:
-        """Return True if masks behind an opening, and the tokens after it, stay within the engine's limits."""
+        """Return True if the masks after an opening, and after a few more tokens, stay within LLGuidance's limits."""
         check_deadline()
         header = f"{NO_FORCING}\n" if is_long else ""
         grammar = grammar_of(header + alone(expression))

@@ -1,4 +1,4 @@
-"""The work that LLGuidance's lexer of a grammar has done and may do, and the memory that it takes.
+"""Limits the work of LLGuidance's lexers, and estimates the memory that each of them takes.
 
 A lexer is lazy: its regular expressions and states are made when a text first needs them, so its size depends on the
 grammar and on its use, not on the length of the grammar's text: ``{"multipleOf": 9999}`` takes 5 MB, ten times that
@@ -34,8 +34,8 @@ _FUEL = re.compile(r'"lexer_cost": (\d+)')
 def spent_fuel(matcher: llguidance.LLMatcher) -> int:
     """Return the fuel that a matcher's lexer has spent, in all copies of it; 0 if the matcher has failed.
 
-    The matcher stays as it was. LLGuidance (1.7.6) tells the number in its errors alone, and counts it anew with the
-    masks: so a copy computes one and fails. This takes 0.1 ms.
+    The matcher is unchanged. LLGuidance (1.7.6) reports the number only in its errors, and updates it with each mask.
+    So a copy computes a mask, and then fails on purpose. This takes 0.1 ms.
     """
     probe = matcher.deep_copy()
     probe.compute_bitmask()

@@ -32,19 +32,19 @@ from constrained_k2.schema.shapes import Shape
 from constrained_k2.vocabulary.bitmask import words_per_row
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
-_STATE_BYTES = 1500  # estimate, with its position and steps
+_STATE_BYTES = 1500  # estimate, with its parser state and steps
 _NODE_BYTES = 400  # estimate for a node of the state model, and for each of its keys
 _MAX_NAME_BYTES = 512
 _SHORT = 64  # bytes: few tokens have more
-_MAX_STATES = 4096  # of one grammar
-_STRINGS_SHARE = 8  # part of the budget for the states of strings
-_MAX_STEPS = 256  # from one state
-_PAID_AT_ONCE = 8  # states
+_MAX_STATES = 4096  # DFA states of one grammar
+_STRINGS_SHARE = 8  # string states may take an eighth of the budget
+_MAX_STEPS = 256  # cached steps from one state
+_PAID_AT_ONCE = 8  # states that are charged to the budget at once
 _logger = logging.getLogger(__name__)
 
 
 class LazyDfa:
-    """The states of one grammar. Thread-safe: threads that write the same entry write equal values."""
+    """The DFA of one grammar. Thread-safe: threads that write the same entry write equal values."""
 
     def __init__(self, cache: "MaskCache", model: StateModel, direct: DirectModel | None = None) -> None:
         self.cache = cache
@@ -61,13 +61,13 @@ class LazyDfa:
         if self._residuals is not None:
             self.tracker.free_keys = self._residuals.free_keys
         self._states: dict[Position, DfaState] = {}
-        self.paid_states = 0  # part of the cache's sum
+        self.paid_states = 0  # states charged to the cache's budget
         self.digests: dict[str, None] = {}  # the schemas that share this grammar, for the log
         self.start = DfaState(self.tracker.start)
 
     @property
     def is_unpaid(self) -> bool:
-        """True if there are more states than the cache's sum holds."""
+        """True if there are more states than are charged to the cache's budget."""
         return len(self._states) > self.paid_states
 
     def begin(self) -> DfaState:
@@ -92,7 +92,7 @@ class LazyDfa:
             if self._residuals is not None and self._direct is not None and state.position is not None:
                 residual = self._residuals.of(state.position)
                 row = None if residual is None else self._direct.allowed(residual)  # may drop this state from the cache
-                if row is self._direct.empty:  # never believed: LLGuidance computes it again
+                if row is self._direct.empty:  # never trusted: LLGuidance computes the mask again
                     self.cache.note_empty_mask(self.digests)
                 elif row is not None:
                     assert residual is not None
@@ -129,7 +129,7 @@ class LazyDfa:
         self.cache.repay(self)
 
     def _made(self, position: Position) -> DfaState:
-        """Return a new state, or the one that calls at this position share."""
+        """Return a new DFA state, or the one that calls in this parser state share."""
         is_shared = position.is_shared
         if is_shared and len(self._states) >= _MAX_STATES:
             self.clear()
@@ -143,7 +143,7 @@ class LazyDfa:
 
 
 class MaskCache:
-    """Bounds the states of all grammars over one vocabulary by a budget in estimated bytes; stores equal masks once."""
+    """Bounds the DFA states of all grammars over one vocabulary by a budget in estimated bytes, and interns masks."""
 
     def __init__(self, vocabulary: Vocabulary, budget: int, tokenizer: llguidance.LLTokenizer) -> None:
         self._tokenizer = tokenizer
@@ -158,8 +158,8 @@ class MaskCache:
         self.strings = KnownStrings(
             _long_lengths(vocabulary), self.charge, budget // _STRINGS_SHARE, self._clear_users_of
         )
-        self._written_tokens: WrittenTokens | None = None  # without a budget made for the first schema that needs it
-        self._direct_masks: DirectMasks | None = None  # the same
+        self._written_tokens: WrittenTokens | None = None  # without a budget, made for the first schema that needs it
+        self._direct_masks: DirectMasks | None = None  # likewise
         self.on_empty_mask: Callable[[], None] = lambda: None
         self._making = threading.Lock()
         self._row_bytes = 4 * words_per_row(vocabulary.size)
@@ -173,11 +173,11 @@ class MaskCache:
         return len(self._rows) * self._row_bytes + self._charged + direct
 
     def dfa(self, model: StateModel, direct: DirectModel | None = None) -> LazyDfa | None:
-        """Return a DFA for a grammar; None without a budget, or if long names would make positions large."""
+        """Return a DFA for a grammar; None without a budget, or if long names would make parser states large."""
         return LazyDfa(self, model, direct) if self._budget and model.longest_name <= _MAX_NAME_BYTES else None
 
     def direct_masks(self) -> DirectMasks:
-        """Return what computes masks without LLGuidance."""
+        """Return the object that computes masks without LLGuidance; it is made at the first call."""
         with self._making:
             if self._direct_masks is None:
                 self._direct_masks = DirectMasks(
@@ -186,7 +186,7 @@ class MaskCache:
         return self._direct_masks
 
     def is_read(self, expression: str) -> bool:
-        """Return True if LLGuidance reads a terminal of strings, and its masks may come from there."""
+        """Return True if LLGuidance compiles a terminal of strings, so that direct masks may use it."""
         terminal = Terminal(is_string=True, expression=expression)
         return self._budget > 0 and self.direct_masks().terminals.is_readable(terminal)
 
@@ -209,7 +209,7 @@ class MaskCache:
         return self._written_tokens
 
     def token(self, token_id: int) -> bytes:
-        """Return a token's bytes, those of a special one after :data:`MARKER`, and record its class."""
+        """Return a token's bytes (a special token's text follows :data:`MARKER`), and record its class."""
         token = self._vocabulary.ordinary_bytes(token_id)
         if not token:
             token = MARKER + (self._vocabulary.special_text(token_id) or "").encode()
@@ -236,32 +236,32 @@ class MaskCache:
         self.evict_over_budget()
 
     def repay(self, dfa: LazyDfa) -> None:
-        """Take back what was charged for a grammar's states."""
+        """Release what was charged for a grammar's states."""
         with self._lock:
             self._charged -= dfa.paid_states * _STATE_BYTES
             dfa.paid_states = 0
 
     def charge(self, more: int) -> None:
-        """Add bytes to the sum of all states; negative to remove them."""
+        """Charge bytes to the budget; negative to release them."""
         with self._lock:
             self._charged += more
 
     def _clear_users_of(self, shapes: tuple[Shape, ...]) -> None:
-        """Drop the states of grammars that hold states of such strings."""
+        """Drop the DFA states of the grammars that use the states of these strings."""
         with self._lock:
             users = [dfa for dfa in self._used if shapes in dfa.tracker.shapes]
         for dfa in users:
             dfa.clear()
 
     def intern(self, row: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Return the one copy of a mask, int32 ``[words]``."""
+        """Intern a mask, int32 ``[words]``: return the stored equal one, read-only."""
         content = row.tobytes()
         digest = hash(content)
         with self._lock:
             known = self._rows.get(digest)
             if known is None or known.tobytes() != content:
                 known = self._rows[digest] = row.copy()
-                known.flags.writeable = False  # so callers may keep it, and tell it from rows that are made for them
+                known.flags.writeable = False  # so callers may keep it; rows that are made for them are writable
         return known
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""The threads that compute a batch's masks."""
+"""The thread pool in which LLGuidance computes the masks of a batch, without the interpreter lock."""
 
 import os
 

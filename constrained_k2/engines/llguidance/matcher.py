@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar
 
 T = TypeVar("T")
-_SLOW_NS = 100_000  # of a mask that is cached at once: three times what caching costs
+_SLOW_NS = 100_000  # a mask that takes longer is cached at its first visit: three times what caching costs
 # Smaller batches stay on the calling thread. Measured on two cores: 16 rows take 0.25 ms on two threads and 0.16 ms on
 # one; from 64 rows on the time is equal, and the interpreter lock is released once for all rows.
 _MIN_THREADED_ROWS = 64
@@ -45,11 +45,11 @@ def fill_each(batch: Sequence[tuple[Any, int]], rows: BitmaskRows) -> Failures:
 
 
 class LLGuidanceMatcher:
-    """The parse state of one call's arguments. Implements :class:`~constrained_k2.engines.protocol.ArgumentMatcher`.
+    """The parser state of one call's arguments. Implements :class:`~constrained_k2.engines.protocol.ArgumentMatcher`.
 
     Cached steps and masks come from the grammar's DFA. LLGuidance consumes the tokens later, when it is next needed. If
-    its shared lexer fails, the tokens are replayed with a new lexer; if that fails too, or LLGuidance cannot read the
-    grammar, with the grammars that follow it.
+    its shared lexer fails, the tokens are replayed with a new lexer; if that fails too, or LLGuidance cannot compile
+    the grammar, with the fallback grammars.
 
     LLGuidance (1.7.6) returns its latest mask again if its lexer is in the same state after the same number of lexemes,
     even if it was rolled back in between and other lexemes followed. So after a rollback past its latest mask, a new
@@ -70,7 +70,7 @@ class LLGuidanceMatcher:
         self.grammar = grammar
         self._location = location
         self._may_relax = may_relax
-        self.written_filter = written  # leaves out keys and items that are there already
+        self.written_filter = written  # removes tokens that would repeat a key or an item
         self.watch: Callable[[], None] | None = None  # called before each replayed token; may raise
         self._classes = grammar.token_classes
         self._state = _UNTRACKED if grammar.dfa is None else grammar.dfa.begin()
@@ -78,7 +78,7 @@ class LLGuidanceMatcher:
         self._path = [self._state]  # the state before each token, and the current one
         self._matcher: llguidance.LLMatcher | None = None
         self._consumed = 0  # tokens that LLGuidance has consumed
-        self._masked = 0  # as many it had consumed at its latest mask
+        self._masked = 0  # tokens that it had consumed at its latest mask
         self._is_stale = False  # True if it was rolled back past that mask
 
     def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
@@ -151,7 +151,7 @@ class LLGuidanceMatcher:
         return written is None or not written.matters[token_id] & written.watched or self._keeps(token_id)
 
     def _keeps(self, token_id: int) -> bool:
-        """Have the latest token followed; take it back if it repeats a key or an item, and another one may come."""
+        """Pass the latest token to the filter; take it back if it repeats a key or item and another token is legal."""
         written = self.written_filter
         assert written is not None
         if written.follow(token_id, len(self._ids)):
@@ -236,7 +236,7 @@ class LLGuidanceMatcher:
         is_complete = matcher.is_accepting()
         if not is_complete and matcher.is_error():  # a failed matcher is never accepting
             is_complete = self._retry(lambda other: other.is_accepting())
-        if state.is_shared and state is self._state:  # not by a following grammar
+        if state.is_shared and state is self._state:  # not by a fallback grammar
             state.is_complete = is_complete
         return is_complete
 
@@ -324,7 +324,7 @@ class LLGuidanceMatcher:
         return bool(mask[token_id // 8] >> (token_id % 8) & 1)
 
     def _retry(self, operation: Callable[[llguidance.LLMatcher], T]) -> T:
-        """The result of an operation that failed, with a new lexer or with a following grammar."""
+        """Repeat an operation that failed, with a new lexer or with a fallback grammar, and return its result."""
         matcher = self._rebuild()
         while True:
             result = operation(matcher)
@@ -337,14 +337,14 @@ class LLGuidanceMatcher:
         self._matcher, self._consumed, self._masked, self._is_stale = None, 0, 0, False
 
     def _begin(self) -> llguidance.LLMatcher:
-        """Begin the grammar; if LLGuidance cannot read it, replay the tokens with a following one."""
+        """Begin the grammar; if LLGuidance cannot compile it, replay the tokens with a fallback grammar."""
         try:
             return self.grammar.copy()
         except COMPILE_ERRORS as error:
             return self._go_on(str(error))
 
     def _rebuild(self) -> llguidance.LLMatcher:
-        """Replay the tokens with a new lexer, or with a following grammar."""
+        """Replay the tokens with a new lexer, or with a fallback grammar."""
         try:
             matcher = self.grammar.renew()
         except COMPILE_ERRORS as error:
@@ -352,7 +352,7 @@ class LLGuidanceMatcher:
         return matcher if self._has_replayed(matcher) else self._go_on(matcher.get_error())
 
     def _go_on(self, problem: str) -> llguidance.LLMatcher:
-        """Replay the tokens with the first following grammar that takes them; raises if there is none."""
+        """Replay the tokens with the first fallback grammar that accepts them; raises if there is none."""
         problem = (problem.strip() or "it does not accept the tokens when they are replayed")[:300]
         before, failed = (self.grammar, self._state, self._path), self._matcher
         for following in self.grammar.following(may_relax=self._may_relax):

@@ -1,8 +1,8 @@
-"""Hashable parse positions: prefixes with equal positions have the same continuations.
+"""Hashable parser states: prefixes with equal states have the same continuations.
 
-A position is what the grammar's state model (:mod:`~constrained_k2.grammar.state_model`) records of the open
-objects and arrays, and the text since the last structural character (a brace, bracket, comma, colon, the end of a
-string). Inside an ambiguous value all of its text is preserved.
+A state (:class:`Position`) has what the grammar's state model (:mod:`~constrained_k2.grammar.state_model`) records of
+the open objects and arrays, and the text since the last structural character (a brace, bracket, comma, colon, the end
+of a string). Inside an ambiguous value all of its text is preserved.
 """
 
 import re
@@ -13,7 +13,7 @@ from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
 from constrained_k2.grammar.patterns.string_states import StringState
 
 MAX_TEXT = MAX_WHITESPACE
-"""Bytes of text in a position that prefixes share."""
+"""Max bytes of text in a shared parser state."""
 
 UNESCAPED = re.compile(rb'[^"\\\x00-\x1f]+')
 """Characters of a string that need no escape."""
@@ -28,7 +28,7 @@ class Expect(IntEnum):
 
 
 class TokenClass(IntFlag):
-    """The strings that a token may continue without a change of their position."""
+    """Classes of tokens: a parser state lists the classes whose tokens leave it unchanged."""
 
     UNESCAPED = 1  # whole characters that neither end a JSON string nor need an escape in it
     WHOLE = 2  # other whole characters
@@ -52,7 +52,7 @@ class Open(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A parse position."""
+    """A parser state."""
 
     expect: Expect  # what the next byte belongs to
     value: int  # the node of the expected or current value; AMBIGUOUS elsewhere
@@ -65,7 +65,7 @@ class Position(NamedTuple):
 
     @property
     def is_shared(self) -> bool:
-        """True if all prefixes at this position have the same continuations."""
+        """True if all prefixes in this state have the same continuations."""
         if self.expect is Expect.IN_TRACKED_STRING:
             return self.string is not None and self.string.twin is self.string
         return len(self.text) <= MAX_TEXT and self.expect not in _UNSHARED
@@ -77,7 +77,7 @@ class Position(NamedTuple):
 
     @property
     def twin(self) -> "Position | None":
-        """The shared position of another text that has the same mask as this one; None if there is none."""
+        """The representative: the shared state of another prefix with the same mask; None if there is none."""
         if self.string is None or self.string.twin is None:
             return None
         if self.expect is Expect.IN_KEY:  # the text makes a difference while it may become a declared key
@@ -86,7 +86,7 @@ class Position(NamedTuple):
 
     @property
     def stays(self) -> int:
-        """The classes of tokens that leave the position unchanged."""
+        """The classes of tokens that leave the state unchanged."""
         if self.expect < Expect.IN_FREE_STRING:
             return 0
         match self.expect:

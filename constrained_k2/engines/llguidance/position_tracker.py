@@ -1,7 +1,7 @@
-"""Follows tokens from one parse position to the next.
+"""Computes the parser state after each token of JSON arguments.
 
 {"a":1,       the open object with the bit of ``a``, a key comes next
-{"b":2,"a":1, another position, since ``b`` has a bit too; {"a":7, is the first one again
+{"b":2,"a":1, another state, since ``b`` has a bit too; {"a":7, is in the first one again
 """
 
 import json
@@ -13,7 +13,7 @@ from constrained_k2.grammar.spelling import CHARACTER
 from constrained_k2.grammar.state_model import AMBIGUOUS, ArrayModel, NodeModel, ObjectModel, StateModel
 from constrained_k2.schema.shapes import Shape
 
-_MAX_DEPTH = 24  # deeper positions are not tracked: they would grow with every bracket
+_MAX_DEPTH = 24  # deeper states are not tracked: they would grow with every bracket
 _MAX_COUNTED = 64  # undeclared keys are counted up to the bits of a grammar's parameter
 
 _HEX = rb"[0-9a-fA-F]"
@@ -35,28 +35,28 @@ _RUNS = {
     Expect.IN_LISTED_STRING: UNESCAPED,
     Expect.IN_SCALAR: re.compile(rb"[^ \t\r\n,}\]]+"),
 }
-"""The texts that only make a position's text longer."""
+"""Runs of bytes that only extend a state's text."""
 
 
 def _within(position: Position, string: StringState | None) -> Position:
-    """Return the position in a string with its new state, which is None if the string is no longer tracked."""
+    """Return a parser state with a new string state, which is None if the string is no longer tracked."""
     expect = Expect.IN_OTHER_STRING if string is None else Expect.IN_TRACKED_STRING
     return position._replace(expect=expect, string=string)
 
 
 class PositionTracker:
-    """Computes the positions of texts that a grammar allows."""
+    """Computes the parser states of prefixes that a grammar accepts."""
 
     def __init__(self, model: StateModel, strings: KnownStrings) -> None:
         self._nodes = (*model.nodes, NodeModel())  # the last is that of AMBIGUOUS, which is -1
         self._max_text = max(model.longest_name, MAX_TEXT)
         self.start = Position(Expect.VALUE, model.root)
         self._strings = strings
-        self.shapes: set[tuple[Shape, ...]] = set()  # of the strings and keys whose states are in positions
-        self.free_keys: frozenset[int] = frozenset()  # nodes of objects whose keys' masks need no states of strings
+        self.shapes: set[tuple[Shape, ...]] = set()  # of the strings and keys whose states are parts of parser states
+        self.free_keys: frozenset[int] = frozenset()  # object nodes whose keys need no string states
 
     def follow(self, position: Position, token: bytes) -> Position:
-        """Return the position after a token that the grammar allows at ``position``."""
+        """Return the state after a token that the grammar allows in the state ``position``."""
         if position.string is not None and (after := self._after_text(position, token)) is not None:
             return after
         at = 0
@@ -78,7 +78,7 @@ class PositionTracker:
         return self._append(position, byte) if byte in _BLANKS else self._structural(position, byte)
 
     def _after_text(self, position: Position, token: bytes) -> Position | None:
-        """Return the position after whole characters of a tracked string; None for any other token."""
+        """Return the state after whole characters of a tracked string; None for any other token."""
         is_key = position.expect is Expect.IN_KEY
         if (position.text and not is_key) or not UNESCAPED.fullmatch(token):
             return None
@@ -199,7 +199,7 @@ class PositionTracker:
         return Position(expect, value, (*position.open, owner), text, outside)
 
     def _append(self, position: Position, text: bytes) -> Position:
-        """Append a text, up to a length from which on positions are not shared anyway. Keys are no longer tracked."""
+        """Append a text, up to a length from which on states are not shared anyway. Keys are no longer tracked."""
         expect, value, opened, before, outside, escaped, string = position
         string = string if expect is Expect.IN_TRACKED_STRING else None
         return Position(expect, value, opened, (before + text)[: self._max_text + 1], outside, escaped, string)

@@ -1,4 +1,4 @@
-"""Kinds of refusals: LLGuidance says in words alone why it rejects a grammar, and one function reads them.
+"""Classifies why LLGuidance rejects a grammar, by the text of its error message.
 
 "fuel exhausted when checking relevance of lexemes"     lexer: patterns that cost less may compile
 "grammar size (number of symbols) too big"              size: only a smaller schema does
@@ -14,7 +14,7 @@ RefusalKind = Literal["lexer", "size", "other"]
 
 
 class Refused(Exception):
-    """LLGuidance rejects a grammar, or certainly would. ``kind`` is the limit that it is over, if it is one."""
+    """LLGuidance rejects a grammar, or certainly would. ``kind`` names the limit that the grammar exceeds, if any."""
 
     def __init__(self, message: str, kind: RefusalKind = "other") -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ def has_no_text(matcher: llguidance.LLMatcher) -> bool:
 
 
 def grammar_of(lark: str) -> str:
-    """Return a Lark grammar in the form that a matcher takes.
+    """Wrap a Lark grammar in the JSON that LLGuidance's matcher reads.
 
     Raises:
         Refused: It has half of a surrogate pair.

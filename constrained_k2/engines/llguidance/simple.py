@@ -1,4 +1,4 @@
-"""Small grammars certainly compile, so admission does not run LLGuidance for them."""
+"""Size limits below which a grammar certainly compiles, so admission does not run LLGuidance."""
 
 from collections.abc import Callable
 from typing import Final
@@ -15,13 +15,13 @@ MAX_HARD: Final = 16
 MAX_HARD_TEXT: Final = 64_000
 """Characters of all these terminals together: LLGuidance needs over 15 ms to read more, too long within a step."""
 _ANY_STRING = String()
-_LARGEST, _MOST_PARTS = 10**15, 10**17  # of a bound, and of a whole that it counts: a double has up to 17 digits
+_LARGEST, _MOST_PARTS = 10**15, 10**17  # max magnitude and max denominator of a bound: a double has up to 17 digits
 
 
 def is_simple(plan: Plan, text: str, is_read: Callable[[str], bool]) -> bool:
-    """Return True for a small grammar in JSON whose hard terminals are strings that LLGuidance reads, each by itself.
+    """Return True for a small JSON grammar whose hard terminals are strings that LLGuidance compiles one by one.
 
-    ``is_read`` returns True for the expression of a terminal that LLGuidance reads.
+    ``is_read`` returns True for the expression of a terminal that LLGuidance compiles.
     """
     if plan.is_xtml or plan.has_long_texts:
         return False
@@ -45,7 +45,7 @@ def is_simple(plan: Plan, text: str, is_read: Callable[[str], bool]) -> bool:
 
 
 def _is_easy(plan: NumberPlan, *, signs_apart: bool) -> bool:
-    """Return True for numbers that take no engine to a limit."""
+    """Return True for numbers that never bring LLGuidance to a limit."""
     if plan.shape.multiple or not plan.expression:
         return not plan.shape.multiple
     return not signs_apart and (plan.expression == INTEGER or (not plan.shape.once and _is_usual(plan.shape)))

@@ -1,4 +1,4 @@
-"""LLGuidance's tokenizer of a vocabulary."""
+"""Builds LLGuidance's tokenizer of a vocabulary, with token groups for JSON and XTML strings."""
 
 import llguidance
 
@@ -6,15 +6,15 @@ from constrained_k2.formats.kimi_k3 import SEPARATOR
 from constrained_k2.vocabulary.tokenizer_files import SPLIT_PATTERN, TiktokenEncoder
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
-# Groups of tokens that LLGuidance allows at once, where they are parts of what a terminal goes on with: blanks, names,
-# and the characters of JSON strings. Unlike LLGuidance's own, these lack what "." of ECMA-262 does not match.
+# Slices: groups of tokens that LLGuidance allows at once if the terminal accepts the whole group: blanks, names, and
+# the characters of JSON strings. Unlike LLGuidance's own, these lack what "." of ECMA-262 does not match.
 _JSON_CHARACTER = r'[^"\\\x00-\x1F\x7F\u{2028}\u{2029}]'
 _JSON_SLICES = [r"[\x20\x0A\x0D\x09]+", "[A-Za-z0-9_]{1,10}"]
 _JSON_SLICES += [_JSON_CHARACTER + count for count in ("{1,10}", "{1,30}", "+")]
 # The same for strings without escapes, beside LLGuidance's own: half the time of a mask if their length is limited.
 _RAW_SLICES = ["(?s:.{1,10})", "(?s:.{1,30})"]
-# The same for the keys of XML attributes, which hold no plain ampersand: a twentieth of the time. These groups are
-# parts of those for JSON strings, and come before them: a group is used at once only if all of it is allowed.
+# The same for the keys of XML attributes, which contain no plain ampersand: a twentieth of the time. These groups are
+# subsets of those for JSON strings, and come before them: a group is used only if all of it is allowed.
 _ATTRIBUTE_SLICES = [rf'[^"&\\\x00-\x1F\x7F]{count}' for count in ("{1,10}", "{1,30}", "+")]
 
 

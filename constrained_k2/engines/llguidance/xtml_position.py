@@ -1,4 +1,4 @@
-"""Parse positions in XTML arguments: between two blocks, in a tag, in raw text, or in a JSON value.
+"""Computes the parser state after each token of XTML arguments: in a tag, raw text or a JSON value.
 
 <|open|>argument key="to" type="string"<|sep|>up     in raw text, with the bit of ``to``; only a marker ends it
 """
@@ -19,7 +19,7 @@ _TAGS = frozenset({Expect.IN_TAG, Expect.IN_ATTRIBUTES, Expect.IN_END_TAG})
 
 
 class XtmlTracker(PositionTracker):
-    """Computes the positions of arguments that a grammar allows: the outermost open object holds the keys so far."""
+    """Computes the parser states of arguments; the outermost open object has the keys of the blocks so far."""
 
     def __init__(self, arguments: ArgumentsModel, model: StateModel, strings: KnownStrings) -> None:
         super().__init__(model, strings)
@@ -88,7 +88,7 @@ class XtmlTracker(PositionTracker):
 
 
 def _unfinished(text: bytes) -> bytes:
-    """Return the bytes of a character that a text ends within."""
+    """Return the bytes of an unfinished UTF-8 character at the end of a text."""
     for length in range(1, min(4, len(text) + 1)):
         first = text[-length]
         if first >= 0xC0:

@@ -1,4 +1,4 @@
-"""XTML arguments as the bytes of their tokens: the markers, and the text before an argument's key."""
+"""The markers of XTML arguments as token bytes, and the text before an argument's key."""
 
 from constrained_k2.engines.llguidance.position import MARKER
 from constrained_k2.formats import kimi_k3

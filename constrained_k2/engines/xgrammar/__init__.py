@@ -1,4 +1,4 @@
-"""xgrammar as a grammar engine."""
+"""xgrammar as a second grammar engine, for JSON arguments only."""
 
 from xgrammar import Grammar
 

@@ -1,4 +1,4 @@
-"""The xgrammar engine: properties in the schema's order, with coverage of what it does not enforce."""
+"""The xgrammar engine: accepts properties in the schema's order only, and reports unenforced keywords."""
 
 import base64
 import json
@@ -115,7 +115,7 @@ class XGrammarGrammar:
 
 @dataclass(slots=True, eq=False)
 class XGrammarMatcher:
-    """The parse state of one call's arguments. Implements :class:`~constrained_k2.engines.protocol.ArgumentMatcher`."""
+    """Parser state of one call's arguments. Implements :class:`~constrained_k2.engines.protocol.ArgumentMatcher`."""
 
     text_grammar: ClassVar[None] = None
     _matcher: xgrammar.GrammarMatcher
@@ -137,7 +137,7 @@ class XGrammarMatcher:
         return []
 
     def forced_tokens(self) -> list[int]:
-        # The last token of the forced text may be the beginning of a longer one.
+        # The last token of the forced text may be the prefix of a longer one.
         return self._encode(self._matcher.find_jump_forward_string())[:-1]
 
     def accept(self, token_id: int) -> bool:
@@ -162,7 +162,7 @@ class XGrammarMatcher:
 
 
 class _Worker:
-    """The process that tries schemas out, one at a time. Each process that uses it has its own, started on demand."""
+    """The process that compiles schemas on trial, one at a time; each server process starts its own on demand."""
 
     def __init__(self, tokens: list[bytes], stop_id: int, limits: dict[str, Any]) -> None:
         self._setup = (tokens, stop_id, limits)

@@ -1,5 +1,6 @@
-"""The process that tries schemas out for xgrammar: ``python -m constrained_k2.engines.xgrammar.worker``.
+"""Compiles schemas for xgrammar on trial, in a separate process with time and memory limits.
 
+Started as ``python -m constrained_k2.engines.xgrammar.worker``.
 Some schemas take xgrammar minutes or gigabytes, and native code cannot be interrupted. This process has the vocabulary
 and forks for every schema. The fork, which its own timers end, rewrites and compiles the schema under kernel limits.
 The parent compiles an accepted schema again: to send the compiled grammar (as xgrammar's JSON) would take ten times as

@@ -1,4 +1,4 @@
-"""Base of both levels of the XTML parser: tags in, and calls whose arguments become JSON text."""
+"""Base class of both XTML parser levels: reads tags, and emits calls with their arguments as JSON."""
 
 from abc import abstractmethod
 from enum import IntEnum, auto
@@ -34,7 +34,7 @@ class XtmlReader(Reader):
         self._state = State.REASONING if self.in_reasoning else State.START
         self._keys = 0  # arguments of the current call
         self._value: Value = RawValue()
-        self._is_raw = False  # the current call has its arguments as one text
+        self._is_raw = False  # the current call's arguments are one JSON text
 
     def read(self, token_id: int) -> None:
         """Read one token."""

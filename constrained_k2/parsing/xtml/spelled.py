@@ -1,4 +1,4 @@
-"""Finds tags whose special tokens are written as ordinary tokens."""
+"""Finds XTML tags that a model spelled in ordinary tokens instead of special ones."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The strict level of XTML: exactly the format, as constrained models write it."""
+"""The strict parser level of XTML, which accepts exactly Kimi K3's format."""
 
 import re
 from collections.abc import Mapping
@@ -119,7 +119,7 @@ class StrictXtmlReader(XtmlReader):
         return name if _is_escaped(written) and not self._markers.name_problem(name) else ""
 
     def _break(self, part: Part, reason: str) -> None:
-        """Cut the call off: what follows up to its end is malformed."""
+        """Cut the call off: the text that follows, up to its end, is malformed."""
         self._cut_call()
         self._reason = reason
         self._read_part(part)

@@ -1,4 +1,4 @@
-"""Reads the name and the attributes of a tag in any order, with any blanks."""
+"""Parses the name and attributes of an XTML tag, for the tolerant level: any order, any blanks."""
 
 import re
 from typing import NamedTuple
@@ -16,11 +16,11 @@ class TagContent(NamedTuple):
 
     name: str
     attributes: dict[str, str]  # unescaped, in their order
-    recoveries: list[str]  # that the form of the tag needs
+    recoveries: list[str]  # the recoveries that reading the tag takes
 
 
 def read_tag(tag: Tag) -> TagContent | None:
-    """Read a tag; None if it has another form. Of an attribute that is given twice, the last one counts."""
+    """Read a tag; None if it is malformed. If an attribute is repeated, the last one counts."""
     found = _BODY.fullmatch(tag.body)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Splits tokens into text, tags and other special tokens; a tag is buffered until its separator."""
+"""Lexes XTML tokens into text, tags and other special tokens; a tag is buffered until its separator."""
 
 import codecs
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Tag:
 
     @property
     def is_name(self) -> bool:
-        """True if the body is a known name or the beginning of one."""
+        """True if the body is a known name or the prefix of one."""
         body = self.body.strip(BLANKS)
         return any(name.startswith(body) for name in _NAMES)
 
@@ -72,7 +72,7 @@ class TagReader:
         return parts
 
     def flush(self) -> list[Part]:
-        """Return what no separator follows: the beginning of a tag, and an incomplete character as U+FFFD."""
+        """Return a tag without its separator as text, and an incomplete UTF-8 character as U+FFFD."""
         parts = self._release()
         if text := self._decoder.decode(b"", final=True):
             parts.append(text)

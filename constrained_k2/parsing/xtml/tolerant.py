@@ -1,4 +1,4 @@
-"""The tolerant level of XTML: turns as unconstrained models write them."""
+"""The tolerant parser level of XTML, which recovers calls of Kimi K3 that deviate from the format."""
 
 import re
 from collections.abc import Mapping
@@ -33,17 +33,17 @@ _TEXT = frozenset({State.START, State.REASONING, State.RESPONSE})
 class TolerantXtmlReader(XtmlReader):
     """The tolerant level of :class:`constrained_k2.ToolCallParser` for XTML.
 
-    The tags of blocks are structure wherever they come; a call counts once its tag is complete. Blanks between blocks
-    are dropped. Other text outside blocks is content, and so is a call without a name.
+    The tags of blocks are structure wherever they are written; a call counts once its tag is complete. Blanks between
+    blocks are dropped. Other text outside blocks is content, and so is a call without a name.
 
-    Tags whose special tokens are spelled out count only for calls of declared tools, directly behind the opening of a
-    section that begins or follows the response, outside code that the response quotes. All of such a call is spelled.
+    Spelled-out tags count only for calls of declared tools, directly after the opening of a section that begins or
+    follows the response, outside code that the response quotes. All tags of such a call are spelled out.
     """
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._blanks = ""  # buffered between blocks; content if text follows
-        self._has_text = False  # text has come since the latest tag, so blanks are part of it
+        self._has_text = False  # text was read since the latest tag, so blanks are part of it
         self._in_section = False
         self._pending: dict[str, None] = {}  # recoveries for the next call; an ordered set
         self._seen: set[str] = set()  # keys of the current call
@@ -52,7 +52,7 @@ class TolerantXtmlReader(XtmlReader):
         self._prefix = ""  # buffered tags and blanks that may open a spelled section; content if no call follows
         self._opens_section = False  # the latest of these tags opens the section
         self._is_spelled = False  # the section, and so the current call, is spelled
-        self._backticks = 0  # in the content; an odd number has begun to quote code
+        self._backticks = 0  # in the content; after an odd number, code is being quoted
         self._is_changed = False  # a value of the current call is not what the model wrote
         self._is_uncalled = False  # inside a section or call, although the request wants no calls
 
@@ -142,7 +142,7 @@ class TolerantXtmlReader(XtmlReader):
             self._content(tag.text)
 
     def _may_precede_call(self, name: str, *, closes: bool) -> bool:
-        """True if a spelled tag ends the response, or opens a section at its beginning or behind its end."""
+        """True if a spelled tag ends the response, or opens a section at the response's start or after its end."""
         if self._backticks % 2 or self._opens_section:
             return False
         if name == RESPONSE and closes:
@@ -262,7 +262,7 @@ class TolerantXtmlReader(XtmlReader):
         super()._finish_call()
 
     def _end_call(self, *, whole: bool) -> None:
-        """End a call without its end: it is whole if its arguments are complete, and the model went on or stopped."""
+        """End a call without an end tag: complete if its arguments are, and the model went on or stopped."""
         raw = self._value if self._is_raw else None
         is_complete = raw.is_object if isinstance(raw, ArgumentsText) else self._keys > 0
         if whole and self._state is State.CALL and is_complete:

@@ -1,4 +1,4 @@
-"""Typed values as JSON: strings raw, other kinds as JSON text; streamed as far as nothing can change them."""
+"""Converts the typed values of XTML arguments to JSON text, streamed as far as it cannot change."""
 
 import json
 import re
@@ -65,7 +65,7 @@ class StringValue:
 
 
 class RawValue:
-    """The arguments as one text, which is not split."""
+    """All arguments of a call as one JSON text, which is not split."""
 
     buffered = ""
 

@@ -1,4 +1,4 @@
-"""Splits the arguments of a call into the blocks in which XTML writes them."""
+"""Splits the JSON arguments of a call into XTML blocks, one for each key."""
 
 import json
 import re
@@ -30,9 +30,9 @@ class Argument(NamedTuple):
 def split_arguments(arguments: object, location: str) -> list[Argument] | str:
     """Split arguments into one block for each key; a text that is not a JSON object is returned as it is.
 
-    Values that are not strings keep their own JSON text (``1e2`` stays ``1e2``), and keys their order, also those that
-    are given twice. Text behind the object is dropped. So does the newer revision of the checkpoint's encoder; the
-    older one parses and writes the values again.
+    Values that are not strings keep their own JSON text (``1e2`` stays ``1e2``). Keys keep their order, and repeated
+    keys stay. Text after the object is dropped. The newer revision of the checkpoint's encoder does the same; the older
+    one parses and writes the values again.
     """
     if arguments is None or arguments == "":
         return []

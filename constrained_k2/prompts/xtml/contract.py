@@ -1,4 +1,4 @@
-"""Checks what Moonshot's public API refuses of a Kimi K3 request, with status 400.
+"""Refuses Kimi K3 requests that Moonshot's public API answers with status 400.
 
 Source: tests/k3_features of MoonshotAI/Kimi-Vendor-Verifier (MIT), and the public documentation.
 """
@@ -22,7 +22,7 @@ def check_contract(body: object) -> None:
       ``-``; a name that is declared twice, also by the tools of a system message.
     * ``tools`` in a message that is not a system message, or beside content.
     * A tool message without ``tool_call_id``.
-    * A ``tool_choice`` that asks for a call where no tools are declared, or is unknown.
+    * A ``tool_choice`` that asks for a call although no tools are declared, or is unknown.
 
     Raises:
         InvalidRequest: The first violation; ``location`` is its path.

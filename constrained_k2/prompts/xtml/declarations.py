@@ -66,7 +66,7 @@ class XtmlDeclarations:
             return
 
     def _end_of(self, text: bytes, ids: Sequence[int], at: int) -> int | None:
-        """The position after a text, in any tokenization; None if the tokens spell another one."""
+        """The index after a text, in any tokenization; None if the tokens spell another text."""
         while text:
             raw = self._vocabulary.ordinary_bytes(ids[at])
             if not raw or not text.startswith(raw):

@@ -1,4 +1,4 @@
-"""Finds the faults of a Kimi K3 prompt: tags that no encoder writes there, and a missing generation prompt."""
+"""Checks a Kimi K3 prompt for faults: misplaced tags, and a missing generation prompt."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -36,7 +36,7 @@ _ASSISTANT = ' role="assistant"'
 
 
 def find_tag_faults(ids: Sequence[int], body: Mapping[str, Any], vocabulary: Vocabulary) -> list[Fault]:
-    """Find the faults of a prompt; with the messages of ``body`` also messages that none of them wrote."""
+    """Find the faults of a prompt; with the ``messages`` of ``body`` also a wrong number of messages in the prompt."""
     walk = _Walk(vocabulary)
     at = 0
     while at < len(ids):

@@ -1,4 +1,4 @@
-"""Reads the fields of a request that change a prompt beside its messages and tools."""
+"""Reads the request options that change a Kimi K3 prompt: thinking, effort, tool choice and others."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

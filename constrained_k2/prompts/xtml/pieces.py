@@ -25,7 +25,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 
 class Piece(NamedTuple):
-    """A special token, or a text without any."""
+    """A special token, or a text of ordinary tokens."""
 
     text: str
     is_special: bool
@@ -99,7 +99,7 @@ class Pieces:
         return ids
 
     def plain_spans(self, specials: SpecialTexts) -> list[tuple[int, int]]:
-        """The places of the joined text where ordinary tokens spell a special token, as ``(start, end)``."""
+        """The spans of the joined text in which ordinary tokens spell a special token, as ``(start, end)``."""
         spans: list[tuple[int, int]] = []
         start = 0
         for text, is_special in self.items:

@@ -1,6 +1,6 @@
 """Renders requests as Kimi K3's prompts: the text, and the exact token ids.
 
-Order: tools, effort, the dialog, tool choice, form of the answer, generation prompt. Where the two revisions of the
+Order: tools, effort, the dialog, tool choice, response format, generation prompt. If the two revisions of the
 checkpoint's encoder differ, the newer one is followed: reasoning of blanks alone is written as it is (older: left out),
 and so are values in a JSON text of arguments (older: written again); an array as arguments becomes a ``json`` block
 (older: an error); an unknown role is an error (older: the message is left out). The goldens show the second.
@@ -46,7 +46,7 @@ class XtmlRenderer:
         """Render a decoded chat-completions request.
 
         The fields used are ``messages``, ``tools``, ``tool_choice``, ``response_format``, ``add_generation_prompt``,
-        and those of thinking (:func:`constrained_k2.prompts.xtml.options.read_options`).
+        and the fields of thinking (:func:`constrained_k2.prompts.xtml.options.read_options`).
 
         Args:
             body: The request.

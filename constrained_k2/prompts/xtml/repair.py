@@ -1,4 +1,4 @@
-"""Repairs histories for Kimi K3, so that each result is rendered under the function that it answers.
+"""Repairs histories for Kimi K3, so that each tool result is rendered under the right function.
 
 XTML has no ids of calls: the encoder matches results to the calls of the last assistant message by the client's ids,
 and writes the function's name and a position. Texts need no repair, since their special tokens stay text.
@@ -18,7 +18,7 @@ from constrained_k2.prompts.text_repairs import Repair, TextRepairs
 from constrained_k2.request.values import array_at, object_at
 
 IMAGE_PARTS = frozenset({"image", "image_url", "input_image", "image_pil", "image_embeds"})
-"""Types of parts that hold an image."""
+"""Types of parts that are images."""
 
 _ROLES = frozenset({"assistant", "system", "tool", "user"})
 _HANDLED = frozenset({"role", "content", "tools", "tool_calls", "tool_call_id"})
@@ -30,9 +30,9 @@ def repair_history(body: object) -> tuple[dict[str, Any], list[Repair]]:
     * Each call has an id of its own in its message, and each result the id of its call
       (:class:`constrained_k2.prompts.pairing.Pairing`). A result that the encoder could not match carries the
       function's name.
-    * Messages of older and other APIs take today's form (:mod:`constrained_k2.prompts.forms`), contents that are
-      neither text nor images become text, and blank arguments become ``{}``.
-    * Tools of a system message with content become a message of their own; those of other messages are left out.
+    * Messages of older and other APIs are rewritten (:mod:`constrained_k2.prompts.forms`), contents that are neither
+      text nor images become text, and blank arguments become ``{}``.
+    * Tools of a system message with content become a message of their own; tools of other messages are dropped.
     * Lone surrogates are replaced. In a request with images, a text that spells the placeholder of an image is broken,
       since servers would take it for one.
 
@@ -132,7 +132,7 @@ class _Dialog:
         return self._repairs.change(location, "content", before=content, after=after)
 
     def _split(self, message: dict[str, Any], location: str) -> list[dict[str, Any]]:
-        """Give the tools of a message a system message of their own, where the encoder reads them."""
+        """Move the tools of a message to a system message of their own, since the encoder reads them only there."""
         tools = message.get("tools")
         if tools is None:
             return [message]
@@ -148,7 +148,7 @@ class _Dialog:
         return [rest, self._repairs.change(at, "tool", before=tools, after=declared)]
 
     def _calls(self, calls: object, location: str) -> list[dict[str, Any]]:
-        """Repair calls, and give those an id that have none, or that of a call before them in the message."""
+        """Repair calls, and give a new id to calls without one, or with the id of an earlier call in the message."""
         entries = array_at(location, calls)
         made: dict[str, Call] = {}
         repaired = []
@@ -174,7 +174,7 @@ class _Dialog:
         return repaired
 
     def _paired(self, run: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-        """Give results the ids of their calls, and the name of the function where the ids do not show it."""
+        """Give results the ids of their calls, and the name of the function if the ids do not identify it."""
         given = [
             Result(_text(message.get("tool_call_id", message.get("id"))), _text(_named(message))) for _, message in run
         ]

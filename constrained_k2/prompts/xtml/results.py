@@ -11,8 +11,8 @@ Message = tuple[str, Mapping[str, Any]]
 def in_order_of_calls(messages: Sequence[Message]) -> list[Message]:
     """Sort each run of consecutive tool messages by the position of the call that their id matches.
 
-    The calls are those of the last assistant message; of several with one id the first counts. The name of the matched
-    call replaces the message's own. A run with a message that matches none stays as it is.
+    Only calls of the last assistant message are matched; if several have one id, the first counts. The name of the
+    matched call replaces the message's own. A run with a message that matches none stays as it is.
     """
     ordered: list[Message] = []
     calls: dict[str, tuple[int, Any]] = {}  # of the last assistant message: id -> position, name
@@ -27,7 +27,7 @@ def in_order_of_calls(messages: Sequence[Message]) -> list[Message]:
 
 
 def function_of(call: object) -> Mapping[str, Any]:
-    """The object that holds a call's name and arguments: ``function``, else the call itself."""
+    """The object with a call's name and arguments: ``function``, else the call itself."""
     if not isinstance(call, Mapping):
         return {}
     inner = call.get("function", call)

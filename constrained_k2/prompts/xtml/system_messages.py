@@ -1,7 +1,7 @@
-"""Writes the messages that the encoder itself adds to a prompt: tools, effort, tool choice, form of the answer.
+"""Writes the system messages of Kimi K3's encoder: tools, effort, tool choice, response format.
 
-Their words are those of the fixtures of lablup/mlxcel and sgl-project/sglang (Apache-2.0), and, for the two forms that
-no fixture shows (``tool_choice`` none, ``json_schema``), those on which their renderers agree.
+Their words are from the fixtures of lablup/mlxcel and sgl-project/sglang (Apache-2.0). For the two messages that no
+fixture shows (``tool_choice`` none, ``json_schema``), they are the words on which the two renderers agree.
 """
 
 import json
@@ -49,7 +49,7 @@ def write_tool_choice(pieces: Pieces, choice: str) -> None:
 
 
 def write_response_format(pieces: Pieces, form: Mapping[str, Any]) -> None:
-    """Write the form of the answer; any type but ``json_object`` and ``json_schema`` has no message."""
+    """Write the response format; any type but ``json_object`` and ``json_schema`` has no message."""
     kind = form.get("type")
     if kind == "json_object":
         _write(pieces, "response-format", _FORM.format(kind))

@@ -1,4 +1,4 @@
-"""Writes an assistant's turn: reasoning, response, calls."""
+"""Renders an assistant's turn in Kimi K3's format (XTML): reasoning, response, calls."""
 
 from collections.abc import Iterable, Sequence
 
@@ -61,7 +61,7 @@ def turn_text(calls: Iterable[ToolCall], *, response: str = "", reasoning: str |
 
 
 def render_calls(calls: Iterable[ToolCall], vocabulary: Vocabulary) -> list[int]:
-    """Render the end of a response and the calls behind it, without the end of the turn; nothing for no calls.
+    """Render the end of a response and the calls after it, without the end of the turn; nothing for no calls.
 
     Raises:
         MalformedCompletion: As :func:`render_turn`.
@@ -98,7 +98,7 @@ def write_turn(
     reasoning: str | None,
     first_index: int = 1,
 ) -> None:
-    """Write a turn behind the opening of its first channel: of the thinking if there is a reasoning."""
+    """Write a turn after the opening of its first channel, which is thinking if there is reasoning, else response."""
     if reasoning is not None:
         pieces.text(reasoning)
         pieces.close(THINK)

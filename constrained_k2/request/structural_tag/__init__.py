@@ -1,8 +1,8 @@
 """Reads xgrammar's structural tag of Kimi's tool calls back into the request that it was built from.
 
 vLLM's Python and Rust front ends build such a tag for their Kimi tool parsers, and so does any gateway that calls
-``xgrammar.get_model_structural_tag``: it holds every function's name, and whether text, several calls or reasoning are
-allowed. A tag is read whole or not at all: a tag that differs in any part allows other answers.
+``xgrammar.get_model_structural_tag``. It contains every function's name, and whether text, several calls or reasoning
+are allowed. A tag is read whole or not at all: a tag that differs in any part allows other answers.
 """
 
 from collections.abc import Mapping
@@ -28,17 +28,17 @@ def read_structural_tag(
 ) -> dict[str, Any]:
     """The request body of a structural tag of a format's calls, for :meth:`ToolCallSpec.from_openai`.
 
-    The body has ``tools``, ``tool_choice``, ``parallel_tool_calls``, and, where the tag says so, ``thinking`` and the
-    form of the answer. A function whose arguments the tag leaves free has no ``parameters``.
+    The body has ``tools``, ``tool_choice``, ``parallel_tool_calls``, and, if the tag says so, ``thinking`` and the
+    response format. A function whose arguments the tag leaves free has no ``parameters``.
 
     Args:
         tag: The tag, as JSON text or decoded.
         wire_format: The format that the model writes.
-        declared: Function -> its ``parameters`` and ``strict``, where they are known from elsewhere: for functions
-            whose arguments the tag leaves free, or spells out without their schema.
+        declared: Function -> its ``parameters`` and ``strict``, if they are known from elsewhere: for functions whose
+            arguments the tag leaves free, or spells out without their schema.
 
     Raises:
-        InvalidRequest: The tag has another form, or parts that no request leads to; or a schema is unknown.
+        InvalidRequest: The tag was not built from a request that this package can reconstruct, or a schema is unknown.
     """
     try:
         form = decode(tag)
@@ -57,7 +57,7 @@ def read_structural_tag(
 
 
 def _is_marker(text: str, wire_format: WireFormat) -> bool:
-    """True for a text that begins with a special token, which a turn has at its places only."""
+    """True for a text that begins with a special token, which free text cannot contain anyway."""
     return text.startswith(tuple(wire_format.special_texts))
 
 

@@ -1,4 +1,4 @@
-"""The formats of xgrammar's structural tags, as far as the tags of Kimi's calls use them."""
+"""The format types of xgrammar's structural tags that occur in tags of Kimi's tool calls."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ class Form(msgspec.Struct, tag_field="type", forbid_unknown_fields=True):
 
 
 class JsonSchema(Form, tag="json_schema"):
-    """A value of a schema: as JSON, or as the blocks of Kimi K3's arguments."""
+    """A value that a schema accepts: as JSON, or as the blocks of Kimi K3's arguments."""
 
     json_schema: bool | dict[str, Any]
     style: Literal["json", "kimi_k3_xml"] = "json"
@@ -42,7 +42,7 @@ class AnyText(Form, tag="any_text"):
 
 
 class Grammar(Form, tag="grammar"):
-    """A text of a grammar."""
+    """Text that a grammar accepts."""
 
     grammar: str
 
@@ -117,7 +117,7 @@ def decode(tag: str | Mapping[str, Any]) -> Any:
     """The format of a structural tag.
 
     Raises:
-        ValueError: It is none, or has formats that no tag of Kimi's calls has.
+        ValueError: It is not a structural tag, or has formats that no tag of Kimi's calls has.
         RecursionError: It is nested too deeply.
     """
     # Not by msgspec's decoder, which rounds integers of more than 64 bits in schemas.
@@ -125,7 +125,7 @@ def decode(tag: str | Mapping[str, Any]) -> Any:
 
 
 def excluded_texts(form: Form) -> Iterator[str]:
-    """All texts that a format leaves out of other text."""
+    """All texts that a format excludes from free text."""
     yield from getattr(form, "excludes", ())
     for name in form.__struct_fields__:
         value = getattr(form, name)

@@ -1,7 +1,7 @@
-"""Reads the tags of Kimi K2's calls, whose arguments are one JSON object each.
+"""Reads structural tags of Kimi K2's calls, whose arguments are one JSON object each.
 
-Source of the form: ``get_kimi_structural_tag`` of xgrammar 0.2.8, and vLLM 0.32's ``vllm.parser.abstract_parser``,
-which offers the form of an answer as an alternative.
+Source of the tags: ``get_kimi_structural_tag`` of xgrammar 0.2.8, and vLLM 0.32's ``vllm.parser.abstract_parser``,
+which offers the response format as an alternative.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ _CALL_PREFIX = f"{CALL_BEGIN}{KIMI_K2.call_id_prefix}"
 
 
 def read_turn(form: Any) -> DescribedTurn:
-    """Read the format of a tag; raises :class:`ForeignTag` if it is another one's."""
+    """Read the format of a tag; raises :class:`ForeignTag` if it is not one of Kimi K2."""
     match form:
         case Sequence((prefix, turn)) if _is_reasoning(prefix):
             return _turn(turn)._replace(thinking=True)
@@ -43,7 +43,7 @@ def read_turn(form: Any) -> DescribedTurn:
 
 
 def _is_reasoning(form: Any) -> bool:
-    """True for the reasoning that may precede a turn, begun by the prompt or by the model."""
+    """True for the reasoning that may precede a turn, opened by the prompt or by the model."""
     block = form.content if isinstance(form, Optional) else form
     return (
         isinstance(block, Tag)
@@ -55,7 +55,7 @@ def _is_reasoning(form: Any) -> bool:
 
 def _turn(form: Any) -> DescribedTurn:
     match form:
-        case Or((Sequence() as section, answer)):  # vLLM: a call, or an answer of the form that the request asks for
+        case Or((Sequence() as section, answer)):  # vLLM: a call, or an answer in the response format
             return _section(section)._replace(must_call=False, answer=answer)
         case TriggeredTags((trigger,), (Tag(begin, Tags() as calls, end),), at_least_one=False) if (
             trigger == begin == SECTION_BEGIN and end == SECTION_END
@@ -65,7 +65,7 @@ def _turn(form: Any) -> DescribedTurn:
 
 
 def _section(form: Any) -> DescribedTurn:
-    """A section that must be written: of any of the functions, or one call of a named one."""
+    """A mandatory section: calls of any of the functions, or one call of a named one."""
     match form:
         case Sequence((Text(begin), calls, Text(end))) if (begin, end) == (SECTION_BEGIN, SECTION_END):
             if isinstance(calls, Tag):

@@ -1,11 +1,11 @@
-"""The result of reading a tag: what a turn may hold."""
+"""The result of reading a structural tag: the calls, reasoning and answer that a turn may contain."""
 
 from typing import Any, NamedTuple
 
 from constrained_k2.request.structural_tag.forms import Grammar, JsonSchema, Or, Regex, Tags, Text
 
 SPELLED_OUT = object()
-"""Stands for the schema of arguments that a tag describes one by one, so that their schema is unknown."""
+"""Replaces the schema of a function whose arguments a tag describes one by one, so that the schema is unknown."""
 
 
 class ForeignTag(ValueError):
@@ -19,7 +19,7 @@ class DescribedTurn(NamedTuple):
     parallel: bool  # more than one call is allowed
     must_call: bool
     thinking: bool = False
-    answer: Any = None  # the form of the answer
+    answer: Any = None  # the response format
 
 
 def listed_calls(form: Tags) -> tuple[Any, ...]:
@@ -30,7 +30,7 @@ def listed_calls(form: Tags) -> tuple[Any, ...]:
 
 
 def answer_body(form: Any) -> dict[str, Any]:
-    """The form of an answer, as vLLM writes a request's ``response_format`` or ``structured_outputs``; {} for None."""
+    """The response format as a request's ``response_format`` or ``structured_outputs``, as in vLLM; {} for None."""
     match form:
         case None:
             return {}

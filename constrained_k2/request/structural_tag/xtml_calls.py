@@ -1,6 +1,6 @@
-"""Reads the tags of Kimi K3's calls, whose arguments are blocks.
+"""Reads structural tags of Kimi K3's calls, whose arguments are XTML blocks.
 
-Sources of the forms: ``get_kimi_k3_structural_tag`` of vLLM 0.32 (Python) and of xgrammar 0.2.8, and vLLM's
+Sources of the tags: ``get_kimi_k3_structural_tag`` of vLLM 0.32 (Python) and of xgrammar 0.2.8, and vLLM's
 rust/src/parser/src/unified/kimi_k3/structural_tag.rs. xgrammar's tag has the schema itself. vLLM's Rust front end has
 it in the alternative that writes the arguments as one ``json`` block. vLLM's Python front end describes the arguments
 one by one, which leaves out the schema.
@@ -55,9 +55,9 @@ _ANY_ARGUMENT = f"{OPEN}{ARGUMENT} "
 
 
 def read_turn(form: Any) -> DescribedTurn:
-    """Read the format of a tag; raises :class:`ForeignTag` if it is another one's."""
+    """Read the format of a tag; raises :class:`ForeignTag` if it is not one of Kimi K3."""
     match form:
-        case Or((Sequence() as turn, answer)):  # vLLM: a call, or an answer of the form that the request asks for
+        case Or((Sequence() as turn, answer)):  # vLLM: a call, or an answer in the response format
             read = _turn(turn)
             if not read.must_call:
                 raise ForeignTag("an answer of a form is beside any text")
@@ -66,7 +66,7 @@ def read_turn(form: Any) -> DescribedTurn:
 
 
 def _turn(form: Any) -> DescribedTurn:
-    """A response, calls, the end of the message; reasoning first where it is begun."""
+    """A response, calls, the end of the message; reasoning comes first if there is any."""
     match form:
         case Sequence((*prefix, calls, end)) if end in (_TURN_END, Optional(_TURN_END)):
             thinking = _is_reasoning(prefix[0]) if prefix else False
@@ -82,7 +82,7 @@ def _is_reasoning(form: Any) -> bool:
 
 
 def _is_response(forms: list[Any]) -> bool:
-    """True for a response of any text, begun by the prompt or by the model."""
+    """True for a response of any text, opened by the prompt or by the model."""
     *begin, text = forms or (None,)
     is_begun = not begin or begin in ([_RESPONSE_BEGIN], [Optional(_RESPONSE_BEGIN)])
     return is_begun and _is_text(text, ("", _opening(RESPONSE)), _closing(RESPONSE))

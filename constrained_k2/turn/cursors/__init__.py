@@ -1,1 +1,1 @@
-"""Cursors in the JSON, the XTML or the custom text that a turn writes, for drafts, endings and explanations."""
+"""Cursors in the JSON, XTML or custom text of a turn, for draft tokens, finish reserve and explain."""

@@ -1,4 +1,4 @@
-"""Follows the arguments or the answer that a turn is writing, in either encoding, by what its engine's matcher took.
+"""Follows the arguments or the answer of a turn, in JSON or XTML, by the tokens its engine accepted.
 
 {"city": "Os     in the string of ``city``, by the schema of the called function
 """
@@ -19,7 +19,7 @@ from constrained_k2.turn.phases import Phase
 
 MAX_WRITTEN = 4096  # stored characters
 SPECIAL = "\0"
-"""A character that stands for a special token."""
+"""The character that replaces a special token."""
 Cursor = JsonCursor | XtmlCursor
 _Decoder = codecs.getincrementaldecoder("utf-8")
 
@@ -32,12 +32,12 @@ class ArgumentsCursor:
     """
 
     num_tokens: int = 0
-    written: str = ""  # the end of all that was followed, with SPECIAL before each call's and for each marker
-    cursor: Cursor | None = None  # the position in what is being written of them; None elsewhere
+    written: str = ""  # the last characters followed, with SPECIAL before each call and for each marker
+    cursor: Cursor | None = None  # the position in the current arguments or answer; None elsewhere
     text: TextCursor | None = None  # the position in a text of a client's grammar; None elsewhere
     follows_text: bool = False
-    _matcher: ArgumentMatcher | None = None  # that has taken it
-    _followed: int = 0  # of its tokens
+    _matcher: ArgumentMatcher | None = None  # the matcher that is followed
+    _followed: int = 0  # how many of its tokens were followed
     _decoder: codecs.IncrementalDecoder = field(default_factory=partial(_Decoder, "replace"))
 
     def copy(self) -> "ArgumentsCursor":
@@ -97,7 +97,7 @@ class ArgumentsCursor:
 
 
 def _begun(turn: ToolCallMatcher, count: int) -> Cursor | None:
-    """A cursor at the beginning of what the turn is writing; None before an answer, and in one without a schema."""
+    """A cursor at the start of the current arguments or answer; None before an answer, and in one without a schema."""
     markers, answer = turn.vocabulary.format, turn.spec.answer
     if turn.phase is Phase.ARGUMENTS and count >= 0:
         schema = decoded(next((tool.schema for tool in turn.spec.tools if tool.name == turn.state.name), "{}"))
@@ -107,7 +107,7 @@ def _begun(turn: ToolCallMatcher, count: int) -> Cursor | None:
 
 
 def _begun_text(turn: ToolCallMatcher, matcher: ArgumentMatcher, count: int) -> TextCursor | None:
-    """The position before a text of a client's grammar; None for other texts, and if the rules are not known."""
+    """The position before a text of a client's grammar; None for other texts, and if the rules were not parsed."""
     grammar = matcher.text_grammar
     if grammar is None or (turn.phase is not Phase.ARGUMENTS and count <= 0):
         return None

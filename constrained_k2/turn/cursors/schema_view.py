@@ -1,4 +1,4 @@
-"""The parts of a schema that help to guess: properties in the prompt's order, required keys, enums."""
+"""A simplified schema for draft tokens: properties in the prompt's order, required keys, enums."""
 
 import json
 from dataclasses import dataclass, field

@@ -28,8 +28,8 @@ class XtmlPart(IntEnum):
 class XtmlCursor:
     """The position in one call's arguments, which are valid so far.
 
-    ``json`` has the arguments as an open object: its first frame holds the keys and values so far. A string, which is
-    raw text, is its ``token``; in a value of another type it is the position there.
+    ``json`` has the arguments as an open object: its first frame has the keys and values so far. A string, which is raw
+    text, is its ``token``; a value of another type is followed as JSON.
     """
 
     schema: InitVar[Any]

@@ -1,4 +1,4 @@
-"""The tag that opens an argument, ``argument key="KEY" type="TYPE"``, in the pieces that are tokenized one by one."""
+"""The pieces of an XTML tag, ``argument key="KEY" type="TYPE"``, which are tokenized one by one."""
 
 import json
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ BLOCK_TOKENS = 13
 """The tokens of a block besides its key and its value: three markers, twice a name, attributes, quotes and type."""
 
 TYPE_WORDS = ("string", "number", "null", "boolean", "array", "object")
-"""The words of the type attribute, that of the shortest value first."""
+"""The words of the type attribute, ordered by the length of the type's shortest value."""
 
 
 def rest_of_piece(written: str, pieces: Sequence[str]) -> str:
-    """The rest of the piece that ``written``, a beginning of all pieces, ends in; or the next piece."""
+    """The rest of the piece in which ``written``, a prefix of the joined pieces, ends; or the next piece."""
     end = 0
     for piece in pieces:
         end += len(piece)

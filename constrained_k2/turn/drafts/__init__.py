@@ -1,1 +1,1 @@
-"""Draft tokens for speculative decoding, guessed from a call's grammar and schema. Wrong guesses are rejected."""
+"""Draft tokens for speculative decoding, from a call's grammar and schema and from the prompt."""

@@ -1,4 +1,4 @@
-"""Likely next texts at positions where the drafter's guess is only one of several."""
+"""Lists the texts that may well come next, if the drafter's draft is only one of several."""
 
 from constrained_k2.turn.cursors.json_cursor import JsonCursor, JsonPart
 from constrained_k2.turn.drafts.guesses import beginning

@@ -1,4 +1,4 @@
-"""Draft tokens of one turn: those that its grammar forces, and those that the schema and the prompt make likely."""
+"""Drafts tokens of one turn: forced by the grammar, or likely by the schema and the prompt."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,7 +29,7 @@ class Drafter:
         self._values = PromptValues(prompt, matcher.vocabulary) if prompt else None
 
     def draft(self, limit: int, after: Sequence[int] = ()) -> list[int]:
-        """At most ``limit`` legal tokens that are likely to follow those of ``after``; none if these are illegal."""
+        """At most ``limit`` legal tokens that are likely after the tokens ``after``; none if these are illegal."""
         drafts: list[int] = []
         with self._ahead(after) as cursor:
             while cursor is not None and len(drafts) < limit:
@@ -41,7 +41,7 @@ class Drafter:
         return drafts
 
     def alternatives(self, after: Sequence[int] = ()) -> list[int]:
-        """A few tokens that may well come after those of ``after``; some may be illegal, and often there are none."""
+        """A few tokens that may well follow the tokens ``after``; some may be illegal, and often there are none."""
         matcher = self._matcher
         with self._ahead(after) as cursor:
             if cursor is None:
@@ -70,7 +70,7 @@ class Drafter:
             matcher.rollback(matcher.num_tokens - start)
 
     def _take(self, cursor: ArgumentsCursor, limit: int) -> list[int]:
-        """Accept the likely next tokens, at most ``limit``: those that are guessed, or forced if the guess is wrong."""
+        """Accept at most ``limit`` likely next tokens: the guessed ones, or the forced ones if the guess is wrong."""
         for ids in (self._guess, self._forced):
             taken = self._accept(ids(cursor, limit)[:limit])
             if taken:

@@ -1,4 +1,4 @@
-"""Encodes the text of a guess as the model would go on."""
+"""Tokenizes a drafted text as the model would, also in the middle of a word."""
 
 from constrained_k2.turn.cursors.arguments_cursor import SPECIAL
 from constrained_k2.vocabulary.vocabulary import Vocabulary

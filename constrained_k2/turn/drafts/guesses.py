@@ -1,8 +1,10 @@
-"""Guesses of what follows in a call's arguments: the likely text, for draft tokens.
+"""Drafts the next text of a call's JSON arguments, from the schema, the prompt and the call so far.
 
-Likely are required keys in the prompt's order, punctuation in this call's style, how a value of the type begins, the
-rest of a key or enum value once its beginning leaves one, and the end after the last required key. The grammar decides
-whether a guess is allowed.
+Drafted are required keys in the prompt's order, punctuation in this call's style, the first character of a value by its
+type, the suffix of a key or enum value once its prefix leaves one, and the end after the last required key. The grammar
+then accepts or rejects the draft.
+
+{"city": "Os     with the cities "Oslo" and "Rome" in an enum: lo", and then the next required key or the end
 """
 
 from collections.abc import Sequence
@@ -26,7 +28,7 @@ def likely_continuation(cursor: JsonCursor, limit: int, values: PromptValues | N
     Args:
         cursor: The position.
         limit: The number of characters.
-        values: The values that the prompt holds; None without a prompt.
+        values: The values in the prompt; None without a prompt.
         written: The end of what the turn has written.
     """
     ahead, guess = cursor.copy(), ""
@@ -70,13 +72,13 @@ def next_piece(cursor: JsonCursor) -> str:
 
 
 def value_piece(cursor: JsonCursor, values: PromptValues, written: str) -> str:
-    """The rest of a value by the prompt, with what ends it; empty if unknown."""
+    """The suffix of a value, copied from the prompt, with the text that ends it; empty if unknown."""
     expect, view = cursor.expect, cursor.value
     if expect is JsonPart.IN_STRING:
         if not cursor.token:
             found = values.string(_key_of(cursor), view, written)
             return f'{spelled(found)}"' if found else ""
-        # Of a token that is not stored as a whole, the end is known by the turn's.
+        # A string that is too long to be stored as a whole: the end of the turn's text is its end.
         begun = unspelled(cursor.token if len(cursor.token) < MAX_TOKEN else written[-_TAIL:])
         text, ends = values.rest_of_string(begun, written) if begun else NO_GUESS
         return spelled(text) + '"' * ends
@@ -103,7 +105,7 @@ def _after_value(frame: OpenContainer) -> str:
 
 
 def beginning(view: SchemaView) -> str:
-    """The beginning of a value; all of it if only one is possible."""
+    """The prefix of a value; the whole value if only one is possible."""
     if len(view.options) == 1:
         return view.options[0]
     if view.options:
@@ -118,7 +120,7 @@ def _next_key(frame: OpenContainer) -> str:
 
 
 def _rest_of_key(prefix: str, frame: OpenContainer) -> str:
-    """The rest of a key that has been begun: a required one, else the only one left; empty if unknown."""
+    """The suffix of a started key: a required one, else the only one left; empty if unknown."""
     written, required = set(frame.keys), [*map(spelled, frame.view.required)]
     declared = dict.fromkeys((*required, *map(spelled, frame.view.properties)))  # the required ones first
     left = [key for key in declared if key.startswith(prefix) and key not in written]
@@ -127,6 +129,6 @@ def _rest_of_key(prefix: str, frame: OpenContainer) -> str:
 
 
 def rest_of_option(prefix: str, options: Sequence[str]) -> str:
-    """The rest of the only option that starts with ``prefix``."""
+    """The suffix of the only option that starts with ``prefix``; empty if there are several or none."""
     left = [option for option in options if option.startswith(prefix)]
     return left[0][len(prefix) :] if prefix and len(left) == 1 else ""

@@ -1,4 +1,4 @@
-"""The conversation at the end of a prompt, for look-ups: values by their keys, and spans that are likely values.
+"""Finds values by key, and spans that are likely values, in the conversation at the end of a prompt.
 
 It is read once per request, at its first look-up. The cost is bounded for any prompt: a part of a bounded length is
 read, and every pattern takes linear time.
@@ -17,14 +17,14 @@ from constrained_k2.turn.cursors.arguments_cursor import SPECIAL
 from constrained_k2.turn.cursors.json_cursor import unspelled
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
-_MAX_TOKENS = 16_384  # of the prompt's end, about 2 ms
+_MAX_TOKENS = 16_384  # tokens at the prompt's end that are read, in about 2 ms
 MAX_BYTES = 65_536
-_MAX_MESSAGES = 2  # in which spans are looked for
-_MAX_MESSAGE = 4096  # characters of one, its end
+_MAX_MESSAGES = 2  # latest messages in which spans are looked for
+_MAX_MESSAGE = 4096  # characters at the end of a message that are searched
 MAX_SPANS = 64
 MAX_VALUE = 128  # characters of a value that is guessed
 
-# Characters that stand for special tokens before a header, and for the one behind it.
+# Characters that replace the special tokens before a header, and the one after it.
 _HEADER, _CONTENT = "\2", "\1"
 _DECLARATIONS = ("tool_declare", f'{MESSAGE} role="system" type=')  # headers of the server's own messages
 _SYSTEM = ("system", f'{MESSAGE} role="system"')
@@ -61,7 +61,7 @@ class PromptText:
     Attributes:
         text: The contents of the conversation's messages and calls, with :data:`SPECIAL` between them.
         values: The latest value of each key, in calls, results and JSON texts.
-        spans: The likely values in the latest messages, those of the latest one first, each message's in their order.
+        spans: The likely values in the latest messages: the latest message first, in the order of each message.
     """
 
     def __init__(self, ids: Sequence[int], vocabulary: Vocabulary) -> None:
@@ -128,7 +128,7 @@ def _text_of(ids: Sequence[int], vocabulary: Vocabulary) -> str:
     return raw[-MAX_BYTES:].decode(errors="ignore")
 
 
-@lru_cache(maxsize=2)  # one a server
+@lru_cache(maxsize=2)  # one per server
 def _texts(vocabulary: Vocabulary) -> list[bytes]:
     """The bytes of every ordinary token, and the character of every special one."""
     markers = vocabulary.format

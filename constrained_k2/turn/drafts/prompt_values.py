@@ -1,9 +1,11 @@
-"""Guesses of values that the prompt holds: names, ids, numbers, paths and dates of the conversation.
+"""Drafts argument values from the prompt: names, ids, numbers, paths and dates of the conversation.
 
-A value that has been begun goes on as in the prompt's latest text that begins so; a long text, as in the latest one
-that has its last characters. A value to begin is a part of the latest messages that has the shape of its schema's
-format, of the key's former value or of the key's name, and has not been written in this turn; or else the key's former
-value. The grammar decides whether a guess is allowed.
+A started value continues as the prompt's latest text with the same prefix; a long one, as the latest text that contains
+its last characters. A new value is a span of the latest messages that this turn has not written, in the shape of the
+schema's format, of the key's former value or of the key's name, if one is known. Otherwise it is the key's former
+value. The grammar then accepts or rejects the draft.
+
+{"date": "     with the format "date", after "from 2026-05-01 on" in the latest message: 2026-05-01
 """
 
 import json
@@ -17,7 +19,7 @@ from constrained_k2.turn.cursors.schema_view import SchemaView
 from constrained_k2.turn.drafts.prompt_text import PromptText, shape_of
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
-_MAX_BEGUN = 32  # characters of a value's beginning that are looked up, its last ones
+_MAX_BEGUN = 32  # characters of a value's prefix that are looked up: its last ones
 _MAX_REST = 128  # characters of a guess
 _OCCURRENCES = 8
 _QUOTES = {'"': '"', "“": "”", "`": "`"}
@@ -30,7 +32,7 @@ _NAMES = {"date": "date", "mail": "address", "path": "path", "file": "path", "ur
 
 
 class Guess(NamedTuple):
-    """The text that may follow in a value, and whether the value ends behind it."""
+    """The text that may follow in a value, and True if the value ends after it."""
 
     text: str
     ends: bool
@@ -50,7 +52,7 @@ class PromptValues:
         return PromptText(self._prompt, self._vocabulary)
 
     def rest_of_string(self, begun: str, written: str) -> Guess:
-        """The rest of a string that has been begun, at least in the turn's last characters."""
+        """The suffix of a started string; of a long one, ``begun`` may be only its last characters."""
         for text, _, _ in self._text.spans:
             if text.startswith(begun) and not _has_words(written, text):
                 return Guess(text[len(begun) :], ends=True)
@@ -66,7 +68,7 @@ class PromptValues:
         return NO_GUESS
 
     def rest_of_number(self, begun: str) -> Guess:
-        """The rest of a number that has been begun."""
+        """The suffix of a started number."""
         text = self._text.text
         for end in self._text.latest(begun, _OCCURRENCES):
             before = text[end - len(begun) - 1 : end - len(begun)]
@@ -113,7 +115,7 @@ def _has_words(text: str, words: str) -> bool:
 
 
 def _is_within_word(before: str, text: str) -> bool:
-    """True if a text behind a character begins within a word; words of scripts without blanks may begin anywhere."""
+    """True if a text after a character starts within a word; words of scripts without blanks may start anywhere."""
     return before.isalnum() and text[0].isalnum() and (before.isascii() or text[0].isascii())
 
 
@@ -130,7 +132,7 @@ def _shape_by_name(key: str, view: SchemaView) -> str:
 
 
 def _value_in(text: str, begun: int, quote: str) -> Guess:
-    """The rest, after ``begun`` characters, of the value that a text begins with."""
+    """The suffix, after ``begun`` characters, of the value at the start of a text."""
     if quote and (end := text.find(quote, begun)) >= 0:
         return Guess(text[begun:end], ends=True)
     stop = _STOPS.search(text, begun)

@@ -1,7 +1,7 @@
-"""Guesses of what follows in a call's XTML arguments, for draft tokens.
+"""Drafts the next tokens of a call's XTML arguments, from the schema, the prompt and the call so far.
 
-Likely are blocks of the required keys in the prompt's order, with the type word of their schema, and the call's end
-after the last of them. Inside values of other types than string the guesses are those of JSON.
+Drafted are blocks of the required keys in the prompt's order, with the type word of their schema, and the call's end
+after the last of them. Values of other types than string are drafted as in JSON.
 """
 
 import json
@@ -50,7 +50,7 @@ def _encoded(begun: str, text: str, vocabulary: Vocabulary) -> list[int]:
 
 
 def _value_piece(cursor: XtmlCursor, values: PromptValues, written: str) -> str | int:
-    """The rest of a value by the prompt, or the marker that ends it; empty if unknown."""
+    """The suffix of a value, copied from the prompt, or the marker that ends it; empty if unknown."""
     inner, end = cursor.json, cursor.markers.call_end
     if cursor.part is not XtmlPart.VALUE:
         return ""
@@ -110,7 +110,7 @@ def _rest_of_tag(cursor: XtmlCursor) -> str | int:
 
 
 def _rest_of_key(begun: str, cursor: XtmlCursor) -> str:
-    """The rest of a key: a required one, else the only one left; empty if unknown."""
+    """The suffix of a key: a required one, else the only one left; empty if unknown."""
     missing, written = _missing(cursor), set(cursor.members.keys)
     declared = dict.fromkeys((*missing, *cursor.members.view.properties))  # the required ones first
     left = [key for key in declared if escape(key).startswith(begun) and spelled(key) not in written]
@@ -145,5 +145,5 @@ def _rest_of_text(begun: str, options: Sequence[str], end: int) -> str | int:
 
 
 def _text(option: str) -> str:
-    """The string that a JSON text holds."""
+    """The string that a JSON text spells."""
     return str(json.loads(option))

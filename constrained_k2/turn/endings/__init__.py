@@ -1,1 +1,1 @@
-"""The texts and markers that end a call or an answer soonest, by the grammar's shapes."""
+"""Shortest completions of a call or an answer, as texts and markers, for the finish reserve."""

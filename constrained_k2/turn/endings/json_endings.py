@@ -1,8 +1,8 @@
-"""Texts that end a call's arguments soonest, by the grammar's plan. The mask decides whether one may be written.
+"""Shortest completions of JSON arguments, by the grammar's plan; the mask decides which are legal.
 
-Values take their shortest alternative (``null`` of a linked list), objects get the required keys of the one that lacks
-the least, arrays end, strings get the shortest rest that their patterns and lengths demand. Numbers, if no multiple is
-demanded, literals and the values of enums are left to the model.
+Values take their shortest alternative (``null`` in a linked list). Objects get the required keys of the alternative
+that lacks the least, arrays end, and strings get the shortest suffix that their patterns and lengths demand. Numbers
+without ``multipleOf``, literals and the values of enums are left to the model.
 """
 
 import json
@@ -20,13 +20,13 @@ from constrained_k2.turn.endings.text_rests import MOST, rests, rests_of_key
 
 _LENGTH = 24  # about the length of the longest tokens in endings
 _MAX_PIECES = 12
-MAX_KEYS = 8  # to try at one place
+MAX_KEYS = 8  # keys to try at one point
 _MAX_ORDERED = 32  # keys
 _MAX_BEGINNINGS = 32  # of values
 _LARGEST = 10**24  # numerator of a number to write
-_TELLING = 64  # keys of an object by which its alternatives are told apart
-_PATIENCE = 12  # members or items of a container
-_FREE_ITEM = 4  # every so many items beyond the one that an array must contain are left to the model
+_TELLING = 64  # keys of an object that are compared with its alternatives
+_PATIENCE = 12  # members or items, after which another alternative of the container is tried
+_FREE_ITEM = 4  # while an array lacks an item that it must contain, every fourth item is left to the model
 
 OPENINGS: dict[str, str] = {"string": '"', "object": "{", "array": "[", "null": "null"}
 _BEGINNINGS = OPENINGS | {"boolean": "true"}
@@ -56,7 +56,7 @@ _Tracker = TypeVar("_Tracker", bound=Cursor)
 
 
 def lengthened(cursor: _Tracker, piece: str, demanded: Callable[[_Tracker], Iterable[str | int]]) -> str:
-    """A piece with the text that follows it, as far as it is ``demanded``: none behind a marker's id."""
+    """A piece with the text that has to follow it, as far as ``demanded`` knows; no text after a marker's id."""
     ahead, text, first = cursor.copy(), piece, piece
     for _ in range(_MAX_PIECES):
         ahead.feed(piece)
@@ -132,9 +132,10 @@ def open_alternatives(values: PlanValues, frames: list[OpenContainer]) -> list[A
 def value_alternatives(
     values: PlanValues, frames: list[OpenContainer], containers: list[Alternative]
 ) -> list[Alternative]:
-    """The alternatives of the next or current value. Those of its container's first alternative come first.
+    """The alternatives of the next or current value, first the ones from its container's first alternative.
 
-    After some members or items another one of the container comes first: the mask may refuse to end the first one.
+    After some members or items another alternative of the container comes first: the mask may forbid the first one's
+    end.
     """
     if not (frames and containers):
         return containers
@@ -150,7 +151,7 @@ def value_alternatives(
 
 
 def _distinct(alternatives: Iterable[Alternative]) -> list[Alternative]:
-    """Each once: constants by their value, others by identity, as large objects take long to compare."""
+    """The alternatives without duplicates: constants by value, others by identity, as large objects compare slowly."""
     return list({one if isinstance(one, Value) else id(one): one for one in alternatives}.values())
 
 
@@ -168,7 +169,7 @@ def name_of(key: str) -> str:
 
 
 def _constant(values: PlanValues, frames: list[OpenContainer], shortest: list[Alternative]) -> str:
-    """The only value, as JSON, in the container of the shortest value: it chooses that one; empty if there are more."""
+    """The value as JSON, if the container's shortest alternative has only one, which chooses it; else empty."""
     found = _contained(values, frames, shortest) or value_alternatives(values, frames, shortest)
     return text_of(found[0]) if len(found) == 1 and isinstance(found[0], Value) else ""
 
@@ -179,7 +180,7 @@ def text_of(value: Value) -> str:
 
 
 def _opening(found: list[Alternative]) -> str:
-    """The beginning of the shortest value; empty where the model is to choose."""
+    """The prefix of the shortest value; empty if the model is to choose."""
     if not found:
         return ""
     if isinstance(found[0], Value):
@@ -199,7 +200,7 @@ def _contained(values: PlanValues, frames: list[OpenContainer], containers: list
 
 
 def _beginnings(alternatives: list[Alternative]) -> list[str]:
-    """The beginnings of values, or whole ones: all that are listed, and one of each type."""
+    """Prefixes of values, or whole ones: all constants, and one for each type."""
     return [text for text in dict.fromkeys(map(_beginning, alternatives)) if text][:_MAX_BEGINNINGS]
 
 
@@ -222,7 +223,7 @@ def multiple_of(number: Number, unit: Fraction = Fraction(0)) -> str:
 
 
 def _rests_of_number(values: PlanValues, cursor: JsonCursor, containers: list[Alternative]) -> list[str]:
-    """The rests of multiples that the number being written may become."""
+    """The suffixes by which the number being written becomes a demanded multiple."""
     if cursor.expect is not JsonPart.IN_SCALAR:
         return []
     found = value_alternatives(values, cursor.frames, containers)
@@ -264,13 +265,13 @@ def declared_keys(values: PlanValues, found: list[Alternative], written: set[str
 
 
 def _by_refusal(keys: list[str], written: set[str]) -> list[str]:
-    """Keys in their order, but last those that others extend: these went on where the mask refused the key's end."""
+    """Keys in their order, except that prefixes of written keys come last: the mask has refused the end of these."""
     several = keys[:_MAX_ORDERED]
     return [*sorted(several, key=lambda key: any(other.startswith(key) for other in written)), *keys[_MAX_ORDERED:]]
 
 
 def _rests_of_key(values: PlanValues, begun: str, found: list[Alternative], written: set[str]) -> Iterator[str]:
-    """The rests of a key that begins as no declared one does."""
+    """The suffixes of a key that has the prefix of no declared one."""
     text = unspelled(begun)
     found_rests = () if text is None else rests_of_key(text, values.key_patterns(found))
     others = [begun + spelled(rest) for rest in found_rests]

@@ -1,4 +1,4 @@
-"""The alternatives of a value at a position, by the grammar's plan; the one with about the shortest value comes first.
+"""Lists the alternatives of a value by the grammar's plan, the one with about the shortest text first.
 
 {"anyOf": [{"$ref": "#"}, {"type": "null"}]}     Null, 4 characters; then the objects, with the ``anyOf`` again
 """
@@ -32,7 +32,7 @@ from constrained_k2.turn.endings.text_rests import rests_of_key
 
 _MAX_OTHERS = 32  # alternatives of one node, besides its constants
 _MAX_CONSTANTS = 256
-_MAX_PASSES = 16  # over nodes whose costs are not known; one that is not known then counts as endless
+_MAX_PASSES = 16  # over nodes whose costs are not known; one that is still unknown then counts as infinite
 _PATTERN_LENGTH = 12  # of a string with a pattern or a format, in characters
 _MAX_STEPS = 64  # items of an array with ``contains``, at most, whose states are followed
 _PLANS = 16
@@ -54,7 +54,7 @@ class _States:
             self.missing[at] = min(self.missing[at], min(ways, default=inf))
 
     def after(self, number: int) -> list[int]:
-        """The states after so many items."""
+        """The states after ``number`` items."""
         number = min(number, _MAX_STEPS)
         if number not in self._after:
             before = self.after(number - 1)
@@ -127,7 +127,7 @@ class PlanValues:
         return self._of_each(self._nodes(one, key))
 
     def may_have(self, one: Alternative, key: str, text: str) -> bool:
-        """True if an object may have a key with this value, as JSON; empty for one that is not known."""
+        """True if an object may have a key with this value, as JSON; ``text`` is empty if the value is not known."""
         if not isinstance(one, ObjectPlan):
             return isinstance(one, Value) and key in one.value
         nodes = self._nodes(one, key)
@@ -153,7 +153,7 @@ class PlanValues:
 
     @staticmethod
     def key_patterns(alternatives: Iterable[Alternative]) -> Iterable[tuple[str, ...]]:
-        """The patterns of the keys that objects do not declare, those of one key together; demanded ones first."""
+        """The patterns of undeclared keys, grouped by key; demanded keys first."""
         extras = [extra for one in alternatives if isinstance(one, ObjectPlan) for extra in one.extras]
         extras.sort(key=lambda extra: not extra.wanted)
         return dict.fromkeys(group for extra in extras for group in extra.patterns)
@@ -200,7 +200,7 @@ class PlanValues:
         return self._costs[member.node]
 
     def _cost_of_items(self, one: CountedItems) -> float:
-        """The characters of the cheapest way from the first state to one that may end."""
+        """The characters of the cheapest path from the first state to one that may end."""
         costs = [0.0 if state.may_end else inf for state in one.states]
         for at in reversed(range(len(costs))):
             for after, nodes in one.states[at].following:
@@ -248,7 +248,7 @@ class PlanValues:
 
 
 def _alternatives(nodes: Sequence[PlanNode], number: int) -> list[Alternative]:
-    """The alternatives of a node, those of an argument of all types."""
+    """The alternatives of a node; of an XTML argument, those of all its types."""
     found = list(nodes[number].alternatives)
     for kind, part in nodes[number].parts:
         if part == ANY_VALUE:
@@ -263,7 +263,7 @@ def _required(one: ObjectPlan) -> list[Member]:
 
 
 def _may_be(one: Alternative, text: str) -> bool:
-    """True if a scalar, as JSON, may be of an alternative; also if the text is cut."""
+    """True if a scalar, as JSON, may match an alternative; also if the text is cut."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -291,7 +291,7 @@ _plans: OrderedDict[int, PlanValues] = OrderedDict()
 
 
 def values_of(plan: Plan) -> PlanValues:
-    """The values of a plan; those of the latest plans are kept."""
+    """The :class:`PlanValues` of a plan, cached for the latest plans."""
     with _lock:
         found = _plans.get(id(plan))
         if found is None or found.plan is not plan:

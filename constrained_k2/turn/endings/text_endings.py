@@ -1,4 +1,4 @@
-r"""Shortest completions of a text of a client's grammar: of a custom tool's input, in JSON or XTML, or of an answer.
+r"""Shortest completions of text in a client's grammar: a custom tool's input, or an answer.
 
 {"input": "(ab      Kimi K2: the parser state of (ab. Its completion is ;) and the object's end is added:  ;)"}
 """

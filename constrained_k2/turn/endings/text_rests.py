@@ -1,4 +1,4 @@
-"""Shortest suffixes of strings and keys that patterns, formats or lengths demand. The mask decides which are legal.
+"""Shortest suffixes of strings and keys, as their patterns, formats or lengths demand.
 
 Each keyword proposes a suffix. If the mask rejects it after some characters, the next proposal is tried.
 """
@@ -17,10 +17,10 @@ from constrained_k2.schema.shapes import String
 from constrained_k2.schema.string_formats import FORMATS, patterns_of
 
 MOST = 128  # characters: hardly a token has more
-_PATTERNS = 256  # that are kept
-_RESTS = 1024
-_TEXTS = 32  # of one pattern, whose states are kept
-_FORMAT_SCALE = 16  # of the limits for patterns of formats, which have more states
+_PATTERNS = 256  # max cached patterns
+_RESTS = 1024  # max cached suffixes
+_TEXTS = 32  # max texts of one pattern whose states are cached
+_FORMAT_SCALE = 16  # factor of the limits for patterns of formats, which have more states
 _OF_FORMATS = frozenset(patterns_of(FORMATS))
 _FILLERS = "-a"  # in long tokens of one character, or in any text
 
@@ -45,11 +45,11 @@ class _Pattern:
 
 _lock = Lock()
 _patterns: OrderedDict[str, _Pattern | None] = OrderedDict()  # None for one that is not tracked
-_known: OrderedDict[tuple[Any, ...], str | None] = OrderedDict()  # the latest rests, by states and least length
+_known: OrderedDict[tuple[Any, ...], str | None] = OrderedDict()  # the latest suffixes, by states and least length
 
 
 def _tracked(patterns: Iterable[str]) -> list[_Pattern]:
-    """The states of patterns, of those that have any."""
+    """The patterns whose states can be tracked."""
     found: list[_Pattern] = []
     for pattern in patterns:
         if pattern not in _patterns:
@@ -65,7 +65,7 @@ def _tracked(patterns: Iterable[str]) -> list[_Pattern]:
 
 
 def _rest(text: str, group: Sequence[str], least: int = 0) -> str | None:
-    """A shortest rest of at least ``least`` characters by which a text matches some patterns; None if none is found."""
+    """A shortest suffix, of at least ``least`` characters, by which a text matches all patterns; None if not found."""
     with _lock:
         try:
             states = [(each.states, each.after(text)) for each in _tracked(group)]
@@ -82,7 +82,7 @@ def _rest(text: str, group: Sequence[str], least: int = 0) -> str | None:
 
 
 def rests(text: str, found: Iterable[String]) -> Iterator[str]:
-    """Rests of a string that has been begun, by its shapes, the best first."""
+    """Suffixes of a started string, by its shapes, the best first."""
     fillers: list[str] = []
     for shape in found:
         missing = max(0, min(shape.shortest - len(text), MOST))
@@ -93,5 +93,5 @@ def rests(text: str, found: Iterable[String]) -> Iterator[str]:
 
 
 def rests_of_key(text: str, patterns: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Rests of a key that is to match all patterns of some group, the empty one where it may be whole."""
+    """Suffixes by which a key matches all patterns of some group; an empty one if it already does."""
     yield from (rest for group in patterns if (rest := _rest(text, group)) is not None)

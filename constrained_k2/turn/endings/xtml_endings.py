@@ -1,6 +1,7 @@
-"""Pieces that end a call's arguments soonest, by its schema: markers and texts. The mask decides whether one is legal.
+"""Shortest completions of XTML arguments, by the grammar's plan, as markers and texts.
 
-Blocks of required keys come first, with the type of the shortest value. Strings end as soon as they may.
+The mask decides which are legal. Blocks of required keys come first, with the type of the shortest value. Strings end
+as soon as they may.
 """
 
 import json
@@ -84,7 +85,7 @@ def _ends_of_text(cursor: XtmlCursor, constant: str | None, found: list[Alternat
 
 
 def _rests_of_tag(cursor: XtmlCursor, values: PlanValues) -> Iterable[str | int]:
-    """The rests of the piece of the tag that is being written."""
+    """The suffixes of the piece of the tag that is being written."""
     tag = cursor.tag
     if len(tag) < len(BEFORE_KEY):
         return (rest_of_piece(tag, KEY_PIECES),)
@@ -103,7 +104,7 @@ def _rests_of_tag(cursor: XtmlCursor, values: PlanValues) -> Iterable[str | int]
 
 
 def _rests_of_key(begun: str, found: list[Alternative], written: set[str], values: PlanValues) -> Iterator[str]:
-    """The rests of keys: required ones, then declared ones with the shortest value; else another key, and its end."""
+    """Suffixes of keys: required ones, then declared ones with the shortest value; else of an undeclared key."""
     keys = missing_keys(values, found, written)
     possible = [key for key in (*keys, *declared_keys(values, found, written)) if _in_tag(key).startswith(begun)]
     if not keys:
@@ -124,7 +125,7 @@ def _in_tag(key: str) -> str:
 
 
 def _type_words(found: list[Alternative], values: PlanValues) -> list[str]:
-    """The type words of a key's values, that of the shortest value first; words that no schema names come last."""
+    """The type words of a key's values, by the length of the shortest value; words that no schema names come last."""
     lengths: dict[str, float] = {}
     for one in found:
         word = kind_of_alternative(one)

@@ -1,4 +1,4 @@
-"""The lexemes of JSON by bytes, as the grammars write them: characters of strings, and numbers.
+"""Byte-level lexers of JSON's strings and numbers, which accept the lexemes that the grammars accept.
 
 -1.5e3     sign, digits, point, digits, exponent: five states of a number
 """
@@ -40,7 +40,7 @@ def end_of_characters(text: bytes, start: int, *, any_spelling: bool) -> int:
 
 @lru_cache(4096)
 def is_unfinished(text: bytes, *, any_spelling: bool) -> bool:
-    """Return True if a text is the beginning of one character, but not all of it."""
+    """Return True if a text is a proper prefix of one character of a JSON string."""
     if text[:1] == b"\\":
         wholes = [text + sample[len(text) :] for sample in _SAMPLES]
     else:
@@ -54,7 +54,7 @@ def is_unfinished(text: bytes, *, any_spelling: bool) -> bool:
 
 @lru_cache(256)
 def following_bytes(begun: bytes, *, any_spelling: bool) -> list[int]:
-    """Return the bytes that may follow an unfinished character's."""
+    """Return the bytes that may follow ``begun``, the prefix of a character."""
     found = []
     for byte in range(256):
         text = begun + bytes((byte,))
@@ -65,7 +65,7 @@ def following_bytes(begun: bytes, *, any_spelling: bool) -> list[int]:
 
 
 def number_after(kind: NumberKind, state: NumberState, byte: int) -> NumberState | None:
-    """Return the state after one more byte of a number; None if no number goes on with it."""
+    """Return the state after one more byte of a number; None if no number continues with it."""
     part, digits, may_have_exponent = state
     if 0x30 <= byte <= 0x39:
         return _after_digit(part, digits, byte - 0x30, may_have_exponent=may_have_exponent)
@@ -102,7 +102,7 @@ def is_complete(state: NumberState) -> bool:
 
 
 def number_state(kind: NumberKind, text: bytes, longest_run: int) -> NumberState | None:
-    """Return the state after a text, equal for texts that no token of ``longest_run`` digits tells apart."""
+    """Return the state after a prefix; prefixes that no token of ``longest_run`` digits tells apart have one state."""
     state = NUMBER_START
     for byte in text:
         following = number_after(kind, state, byte)

@@ -1,4 +1,4 @@
-"""The masks of residuals, shared by all grammars, with the least recently used dropped.
+"""Caches the masks computed from the token trie for all grammars; evicts the least recently used.
 
 A new tool's first free string has the mask that any other tool's free string had before.
 """
@@ -23,7 +23,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _ENTRY_BYTES = 2000  # estimate for a residual, without its mask
 _MISSING: Any = object()
-_REST_BYTES = 300  # estimate for each rest of a key in it
+_REST_BYTES = 300  # estimate for each suffix of a key in a residual
 
 
 class DirectMasks:
@@ -32,7 +32,7 @@ class DirectMasks:
     Args:
         vocabulary: The vocabulary.
         budget: Bytes of residuals and their masks, at most.
-        intern: Returns the one copy of a mask.
+        intern: Interns a mask: returns the stored equal one.
         on_growth: Called after ``spent`` has grown.
         tokenizer: LLGuidance's tokenizer of the vocabulary.
     """
@@ -53,8 +53,8 @@ class DirectMasks:
         self._on_growth = on_growth
         self._tokenize = tokenizer.tokenize_bytes
         # A mask that is used moves to the new ones; when these take half of the budget, they become the old ones. So a
-        # look-up needs one hash of a residual, and the masks that were not used for longest are dropped. The value is
-        # None where only the engine can compute the mask.
+        # look-up needs one hash of a residual, and the least recently used masks are evicted. The value is None if only
+        # the engine can compute the mask.
         self._new: dict[Hashable, Any] = {}  # Row or None, by residual, or by residual and previous token
         self._old: dict[Hashable, Any] = {}
         self._new_bytes = self._old_bytes = 0  # without the masks
@@ -62,12 +62,12 @@ class DirectMasks:
         self._row_bytes = 4 * words_per_row(vocabulary.size)
         self._lock = threading.Lock()
         self.empty = self._trie.empty()
-        """The only mask without a token that is returned: wherever it is found, it contradicts the grammar."""
+        """The mask without a token, always this object. A parser state with it contradicts its grammar."""
         for residual in _frequent(self._values):  # now rather than within some request's first mask
             mask_of(residual, self._trie, self.terminals, self._stop_id)
 
     def residuals(self, model: DirectModel) -> Residuals:
-        """Return what computes the residuals of one grammar's positions."""
+        """Return the object that computes the residuals of one grammar's parser states."""
         return Residuals(self._values.of(model), self._trie, self.terminals)
 
     @property
@@ -84,7 +84,7 @@ class DirectMasks:
         return row
 
     def forced(self, residual: Residual, previous: int) -> Row | None:
-        """Return the mask where a text is forced, after a token, as :meth:`allowed` does."""
+        """Return the mask after the token ``previous`` if bytes are forced; None if only the engine can tell."""
         key = residual, previous
         row: Row | None = self._new.get(key, _MISSING)
         if row is _MISSING:

@@ -1,8 +1,10 @@
-"""Residuals: what a mask depends on, in a form that is equal for positions of different grammars.
+"""Residuals: the part of a parser state that determines its mask, comparable across grammars.
 
-A residual is what may come next, as far as one token can see: the rest of a string, number or key, the value that
-follows, and of each object or array around it whether it may end, and whether it may go on. Which keys may follow is
-no part of it where no token reaches from a value into the next key.
+A residual has what one token can reach: the suffix of a string, number or key, the value that follows, and for each
+open object or array whether it may end, and whether it may continue. After a value it has no keys: if some token
+reaches from a value into the next key, and tells keys apart, there is no residual.
+
+Free strings of two tools have one residual, and so one mask, if their objects may end and continue alike.
 """
 
 from collections.abc import Sequence
@@ -21,26 +23,26 @@ _quoted = JSONEncoder(ensure_ascii=False).encode
 
 
 Stack = tuple[Level, ...]
-"""The objects and arrays around a position, the innermost first, as many as one token can end."""
+"""The open objects and arrays, the innermost first, as many as one token can end and the next one."""
 
 
 class Keys(NamedTuple):
-    """The keys that may follow, or may go on: the rest of each and what comes after it."""
+    """The keys that may come next or continue: the suffix of each, its value, and the object after it."""
 
     level: Level  # the object, after one more member under an undeclared key
-    rests: tuple[tuple[bytes, Value | None, Level], ...]  # of declared keys; without a value it may not come again
+    rests: tuple[tuple[bytes, Value | None, Level], ...]  # of declared keys; no value if the key may not repeat
 
 
 class Residual(NamedTuple):
-    """A residual. The part decides which of the others count."""
+    """A residual. ``part`` decides which of the other fields are used."""
 
     part: Expect
-    blanks: int = 0  # that may follow at most
+    blanks: int = 0  # max whitespace bytes that may follow
     value: Value | None = None
     keys: Keys | None = None
-    rests: tuple[bytes, ...] = ()  # of listed strings and words; in other strings, the bytes of an unfinished character
+    rests: tuple[bytes, ...] = ()  # suffixes of listed strings and words; in other strings, an unfinished character
     number: tuple[NumberKind, NumberState] | None = None
-    terminal: tuple[Terminal, bytes] | None = None  # and the text that is written of it; ``rests`` is what is forced
+    terminal: tuple[Terminal, bytes] | None = None  # with its prefix so far; ``rests`` has the forced bytes
     is_forced: bool = False  # True if the engine forces the next bytes, and so their tokens
     is_first: bool = False  # True if the object or array may end here, before its first member or item
     stack: Stack = ()
@@ -56,7 +58,7 @@ def forced_bytes(residual: Residual) -> bytes:
 
 
 def after_forced(residual: Residual, count: int) -> Residual:
-    """Return what follows so many forced bytes."""
+    """Return the residual after ``count`` of its forced bytes."""
     keys = residual.keys
     if keys is not None:
         keys = keys._replace(rests=tuple((rest[count:], value, level) for rest, value, level in keys.rests))
@@ -67,7 +69,7 @@ def after_forced(residual: Residual, count: int) -> Residual:
 
 
 def keys_of(members: Members, keys: int) -> Keys:
-    """Return the keys that may follow these."""
+    """Return the keys that may follow these declared keys, given as bits."""
     level = members.level(keys)
     if members.extra is not None:
         return Keys(level, ())
@@ -75,7 +77,7 @@ def keys_of(members: Members, keys: int) -> Keys:
 
 
 def _left(members: Members, keys: int, text: bytes) -> list[tuple[bytes, Value | None, Level]]:
-    """Return the declared keys that have not come and begin with a text, quote included."""
+    """Return the declared keys that are not written yet and start with a text, quote included."""
     return [
         (written[len(text) or 1 :], value, members.level(keys | 1 << bit))
         for bit, (written, value) in enumerate(members.keys)
@@ -84,19 +86,19 @@ def _left(members: Members, keys: int, text: bytes) -> list[tuple[bytes, Value |
 
 
 class Residuals:
-    """Computes the residuals of one grammar's positions."""
+    """Computes the residuals of one grammar's parser states."""
 
     def __init__(self, values: Sequence[Value], trie: TokenTrie, terminals: Terminals) -> None:
         self._values = values
         self._trie = trie
         self._terminals = terminals
-        # The latest ones, which the next position often has too.
+        # The latest results, which the next parser state often has too.
         self._latest_stack: tuple[tuple[Open, ...], Stack | None] = ((), ())
         self._latest_keys: tuple[Members | None, int, Keys | None] = (None, 0, None)
 
     @property
     def free_keys(self) -> frozenset[int]:
-        """The nodes of objects whose keys need no states of strings: their masks are known, or they are declared."""
+        """The nodes of objects whose keys need no string states: closed ones, and open ones with direct masks."""
         return frozenset(
             number
             for number, value in enumerate(self._values)
@@ -105,7 +107,7 @@ class Residuals:
         )
 
     def of(self, position: Position) -> Residual | None:
-        """Return a position's residual; None if its mask depends on more than that."""
+        """Return a parser state's residual; None if its mask depends on more than a residual has."""
         expect, text = position.expect, position.text
         if position.outside >= 0 or expect is Expect.LOST or len(text) > MAX_WHITESPACE:  # longer texts may be cut
             return None
@@ -227,7 +229,7 @@ class Residuals:
 
 
 def _written(text: str | None) -> bytes | None:
-    """Return a string's text as it is written, without the quote at its end."""
+    """Return a string as JSON without its closing quote; None if it is not known or has lone surrogates."""
     try:
         return None if text is None else _quoted(text)[:-1].encode()
     except UnicodeEncodeError:

@@ -1,8 +1,8 @@
-"""The values of a grammar's nodes, where they are simple enough to compute masks without an engine.
+"""Describes the grammar nodes that are simple enough to compute masks without an engine.
 
-A node has rules if its values are strings of any characters, listed ones or those of one terminal, numbers without
-bounds or those of one terminal, listed literals, arrays of one kind of item, and objects whose keys are told apart by
-bits alone. Any other node is opaque.
+A node has a rule if its values are strings (any, listed, or of one terminal), numbers (without bounds, or of one
+terminal), listed literals, arrays with one node for all items, and objects whose state is one bit for each declared
+key. Any other node is opaque: {"type": "string", "minLength": 2} is one.
 """
 
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ _ANY_STRING, _ANY_NUMBER, _ANY_INTEGER = String(), Number(), Number(integer=True
 class ObjectRule:
     """The members of a node's objects, in any order, each declared key once."""
 
-    keys: tuple[tuple[bytes, int], ...]  # each as it is written, with quotes, and the node of its value, by bit
+    keys: tuple[tuple[bytes, int], ...]  # by bit: the key as JSON, with quotes, and the node of its value
     required: int  # bits of the keys that an object must have
-    extra: int | None  # the node of the values under other keys; None if there are none
-    any_spelling: bool = False  # True if the other keys may be spelled in any way
+    extra: int | None  # the node of the values of undeclared keys; None for a closed object
+    any_spelling: bool = False  # True if undeclared keys may be escaped in any way
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class ValueRule:
     """The values of a node; all of them may occur together."""
 
     has_strings: bool = False  # any string
-    listed: tuple[bytes, ...] = ()  # the strings, as they are written, if only these
-    string: str = ""  # the expression of a terminal, if the strings are its matches
+    listed: tuple[bytes, ...] = ()  # the strings as JSON, if only these are allowed
+    string: str = ""  # the expression of the terminal that strings match, if there is one
     number: NumberKind = ""
-    range: str = ""  # the same of the numbers
+    range: str = ""  # the expression of the terminal that numbers match, if there is one
     words: tuple[bytes, ...] = ()
     object: ObjectRule | None = None
     array: ArrayRule | None = None
@@ -117,7 +117,7 @@ def _rule(node: PlanNode) -> ValueRule:  # noqa: PLR0912 - a case for each type
 
 
 def has_patterns(plan: StringPlan) -> bool:
-    """Return True for strings of a terminal, in the one spelling, that are told by more than their length."""
+    """Return True for strings that are one terminal and limited by more than their length."""
     return bool(plan.expression) and plan.shape != String(plan.shape.shortest, plan.shape.longest)
 
 

@@ -1,6 +1,6 @@
-"""Masks inside a string or number that is one terminal: LLGuidance runs that terminal alone, shared by all grammars.
+"""Computes masks inside a string or number of one terminal: LLGuidance runs that terminal alone.
 
-{"pattern": "^[a-z]+$"} in a hundred tools is one matcher here.
+{"pattern": "^[a-z]+$"} in a hundred tools is one matcher here, shared by all grammars.
 """
 
 import re
@@ -38,11 +38,11 @@ _NO_QUOTE: Bounds = ((0, QUOTE), (QUOTE + 1, 256))
 _TO_NUMBER_END = re.compile(rb"[-+.0-9eE]++(?=.)", re.DOTALL)
 _TO_END = re.compile(rb'(?:[^"\\]|\\.)*+"', re.DOTALL)
 _FOLLOWING = b" \n\r\t,}]"  # may follow a value
-# What may follow a string, as far as one token tells. After numbers it would be most of what a mask visits.
+# The text that may follow a string, as far as one token reaches. After numbers it would be most of a mask's cost.
 _AFTER = r" /[ \n\r\t,}\]](.|\n)*/?"
 
 Taken = tuple[int, re.Match[bytes] | None]
-"""The place of a token, and its match up to the end of the text; None if it ends within."""
+"""A token's index in the trie, and its match up to the lexeme's end; None if the token ends inside the lexeme."""
 Key = TypeVar("Key")
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Unknown(Exception):
 
 
 class Terminals:
-    """Splits the tokens that go on in a terminal's text, as LLGuidance reads them.
+    """Splits the tokens that continue a terminal's lexeme by whether they end it, with LLGuidance's verdicts.
 
     Args:
         trie: The vocabulary's tokens.
@@ -66,19 +66,19 @@ class Terminals:
         self._trie = trie
         self._tokenizer = tokenizer
         self._read: OrderedDict[Terminal, llguidance.LLMatcher] = OrderedDict()
-        self._lexer_bytes: dict[Terminal, int] = {}  # of those
-        self._cheap: OrderedDict[Terminal, None] = OrderedDict()  # terminals that a step may read again
+        self._lexer_bytes: dict[Terminal, int] = {}  # memory of these lexers
+        self._cheap: OrderedDict[Terminal, None] = OrderedDict()  # terminals that a step may compile again
         self._uses = 0
         self._splits: OrderedDict[tuple[Terminal, bytes, TokenNode], Split] = OrderedDict()
         self._forced: OrderedDict[tuple[Terminal, bytes], bytes] = OrderedDict()
         self._lock = threading.RLock()
         single = {token[0]: token_id for token, token_id in zip(trie.tokens, trie.ids, strict=True) if len(token) == 1}
         self._byte_ids = [single.get(byte, -1) for byte in range(256)]
-        self._places = np.zeros(max(trie.ids) + 1, dtype=np.int64)  # by token id, in the order of the trie
+        self._places = np.zeros(max(trie.ids) + 1, dtype=np.int64)  # by token id: index in the trie
         self._places[np.array(trie.ids)] = np.arange(len(trie.ids))
         self._without_quote, self._with_quote = self._row_of(rb'[^"]+\Z'), self._row_of(rb'[^"]+"')
         numbers = list[int]()
-        self._beyond_numbers = list[tuple[int, int]]()  # tokens that may go on after one, and those of their first byte
+        self._beyond_numbers = list[tuple[int, int]]()  # indices of tokens that run past one; ids of their first bytes
         for at in (at for first, end, _ in trie.root.beginning(NUMBER_BYTES) for at in range(first, end)):
             token = trie.tokens[at]
             if (found := _TO_NUMBER_END.match(token)) is None:
@@ -93,7 +93,7 @@ class Terminals:
         return sum(self._lexer_bytes.copy().values()) + _SPLIT_BYTES * len(self._splits)
 
     def is_readable(self, terminal: Terminal) -> bool:
-        """Return True if LLGuidance reads a terminal, and computes a mask at its beginning."""
+        """Return True if LLGuidance compiles a terminal and computes its first mask."""
         with self._lock:
             if terminal in self._read:
                 return True
@@ -122,10 +122,10 @@ class Terminals:
         return found
 
     def split(self, terminal: Terminal, text: bytes, node: TokenNode) -> Split:
-        """Split the tokens below a node that go on behind a text, opening quote included.
+        """Split the tokens below a node that continue the prefix ``text``, which includes the opening quote.
 
         Raises:
-            Unknown: LLGuidance fails, or too many tokens go on so.
+            Unknown: LLGuidance fails, or there are too many tokens to check.
         """
         key = terminal, text, node
         with self._lock:
@@ -147,10 +147,10 @@ class Terminals:
             self._forced.clear()
 
     def _behind(self, terminal: Terminal, text: bytes) -> llguidance.LLMatcher:
-        """Return a matcher behind a text.
+        """Return a matcher that has consumed a text.
 
         Raises:
-            Unknown: LLGuidance fails, or the terminal may take too long to read within a step.
+            Unknown: LLGuidance fails, or the terminal may take too long to compile within a step.
         """
         read = self._read.get(terminal)
         if read is None:
@@ -170,7 +170,7 @@ class Terminals:
         return matcher
 
     def _measure(self, terminal: Terminal) -> int:
-        """Count a terminal's lexer in bytes, and forget those that were not used for longest over the budget."""
+        """Estimate the bytes of a terminal's lexer, and evict the least recently used terminals over the budget."""
         if (read := self._read.get(terminal)) is not None:
             self._lexer_bytes[terminal] = lexer_bytes(read)
         found = self._lexer_bytes.get(terminal, 0)
@@ -192,7 +192,7 @@ class Terminals:
             bounds, ended = _NO_QUOTE, node.child(QUOTE) if matcher.validate_tokens(self._ids(b'"')) else None
         else:
             bounds, ended = NUMBER_BYTES, node if matcher.is_accepting() else None
-        is_forced = len(forced) > 1  # then a mask has only one of the ways to split these bytes into tokens
+        is_forced = len(forced) > 1  # then a mask allows only one tokenization of these bytes
         if is_forced:
             bounds = tuple((forced[0], forced[0] + 1) for low, high in bounds if low <= forced[0] < high)
         ranges, row, taken = node.beginning(bounds), trie.empty(), list[Taken]()
@@ -215,7 +215,7 @@ class Terminals:
         return Split(row, ended or TokenNode(trie, ()), later)
 
     def _taken(self, terminal: Terminal, matcher: llguidance.LLMatcher, tokens: Range) -> Iterator[Taken]:
-        """Yield the tokens whose rest the matcher takes."""
+        """Yield the tokens whose remaining bytes the matcher accepts."""
         known, to_end = self._trie.tokens, (_TO_END if terminal.is_string else _TO_NUMBER_END).match
         at, end, depth = tokens
         for _ in range(_MAX_CHECKED):
@@ -231,7 +231,7 @@ class Terminals:
                 at += 1
             elif token[depth + taken] == 0xFF:
                 at += 1
-            else:  # no token takes that begins in the same way
+            else:  # the matcher rejects all tokens with this prefix
                 refused = token[: depth + taken] + bytes((token[depth + taken] + 1,))
                 at = bisect_left(known, refused, at + 1, end)
         raise Unknown

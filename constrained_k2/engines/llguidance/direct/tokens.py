@@ -1,4 +1,4 @@
-"""The ordinary tokens of a vocabulary as a trie that is built where it is visited.
+"""A lazily built trie of a vocabulary's ordinary tokens.
 
 Within a number only the branches of digits, signs, ``.``, ``e`` and of what may end it are visited.
 """
@@ -28,7 +28,7 @@ T = TypeVar("T")
 Ids = npt.NDArray[np.int64]
 Row = npt.NDArray[np.int32]
 Range = tuple[int, int, int]
-"""Tokens ``[first, end)`` in the order of their bytes, and how many of their bytes lead to a node."""
+"""Tokens ``[first, end)`` in the order of their bytes, and the depth: how many of their bytes lead to a node."""
 _NO_IDS: Ids = np.zeros(0, dtype=np.int64)
 _DIGITS = re.compile(rb"[0-9]+")
 _MAX_WORDS = 4096
@@ -44,13 +44,13 @@ class Split(NamedTuple):
     In a string ``ab`` is inside, ``"}`` ends it at once and ``ab"}`` later; in a number so are ``2``, ``}`` and ``2}``.
     """
 
-    inside: Row  # those that end within it: a mask, [words]
-    at_once: "TokenNode"  # those that go on after its end, without another byte of its text
-    later: "TokenNode"  # those that go on after its end, with some
+    inside: Row  # tokens that end inside the lexeme: a mask, [words]
+    at_once: "TokenNode"  # tokens that end it at their first byte, and continue after its end
+    later: "TokenNode"  # tokens that add bytes to it, and continue after its end
 
 
 class TokenNode:
-    """The rest of the tokens that begin in one of some ways. Nodes are kept, so each is computed once."""
+    """A trie node, or several as one: the remaining bytes of the tokens in some ranges. Results are cached."""
 
     __slots__ = ("_children", "_ids", "_known", "index", "ranges")
 
@@ -77,7 +77,7 @@ class TokenNode:
 
     @property
     def is_open(self) -> bool:
-        """True if some token goes on from here."""
+        """True if some token continues from here."""
         return any(len(self.index.tokens[end - 1]) > depth for _, end, depth in self.ranges)
 
     def child(self, byte: int) -> "TokenNode | None":
@@ -90,20 +90,20 @@ class TokenNode:
             return found
 
     def characters(self, *, any_spelling: bool, begun: bytes = b"") -> Split:
-        """Split the tokens that go on in a JSON string, after the bytes ``begun`` of an unfinished character."""
+        """Split the tokens that continue a JSON string, after the bytes ``begun`` of an unfinished character."""
         key = "characters", any_spelling, begun
         return self._once(key, lambda: self._characters(begun, any_spelling=any_spelling))
 
     def number(self, kind: NumberKind, state: NumberState) -> Split:
-        """Split the tokens that begin within a number."""
+        """Split the tokens that continue a number."""
         return self._once((kind, state), lambda: self._number(kind, state))
 
     def blanks(self, most: int) -> "tuple[Row, TokenNode]":
-        """Return the tokens of at most so many blanks, and the node after these or none."""
+        """Return the tokens of 1 to ``most`` whitespace bytes, and the node after 0 to ``most`` of them."""
         return self._once(("blanks", most), lambda: self._after_blanks(most))
 
     def beginning(self, bounds: Bounds) -> Sequence[Range]:
-        """Return the tokens whose next byte is within one of some bounds."""
+        """Return the tokens whose next byte is in one of the bounds."""
         return self._once(bounds, lambda: [each for low, high in bounds for each in self._narrowed(low, high, 0)])
 
     def _once(self, key: object, compute: Callable[[], T]) -> T:
@@ -179,7 +179,7 @@ class TokenNode:
 
 
 class TokenTrie:
-    """The tokens of one vocabulary, and what of a text around a string's end one token can see."""
+    """The token trie of one vocabulary, and how far a single token can reach past the end of a value."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.tokens, self.ids = vocabulary.sorted_tokens
@@ -191,7 +191,7 @@ class TokenTrie:
         self._words_known: dict[bytes, tuple[Ids, TokenNode | None]] = {}
 
     def word(self, text: bytes) -> "tuple[Ids, TokenNode | None]":
-        """Return the tokens that a text begins with, and the node after it; None if no token goes on there."""
+        """Return the tokens that are prefixes of a text, and the node after it; None if no token starts with it."""
         found = self._words_known.get(text)
         if found is None:
             ids: list[Ids] = []
@@ -224,7 +224,7 @@ def add_ids(row: Row, ids: Ids) -> None:
 
 
 def _seen(tokens: Iterable[bytes]) -> tuple[frozenset[bytes], frozenset[int], int, int, int]:
-    """Return the texts before a quote in tokens, the bytes after ``,"``, the most brackets, digits, commas in one."""
+    """Return tokens' texts before a quote and bytes after ``,"``, and the most brackets, digits, commas in a token."""
     endings, starts = set[bytes](), set[int]()
     depth = digits = commas = 0
     for token in tokens:

@@ -11,7 +11,7 @@ from constrained_k2.engines.llguidance.direct.rules import DirectModel, NumberKi
 from constrained_k2.engines.llguidance.direct.tokens import TokenTrie
 
 ENDLESS = -1
-"""An array's number of further items if it has no limit."""
+"""The number of items that may follow in an array without ``maxItems``."""
 
 
 class Terminal(NamedTuple):
@@ -27,18 +27,18 @@ class Terminal(NamedTuple):
 
 
 class Level(NamedTuple):
-    """An object or array, after one of its values."""
+    """An open object or array, after one of its values."""
 
     is_object: bool
     may_end: bool
     may_go_on: bool
-    value: "Value | None"  # an array's item; that of an object's undeclared keys, None if it has none
+    value: "Value | None"  # an array's item, or the value of undeclared keys; None for a closed object
     any_spelling: bool = False  # of undeclared keys
-    fewest: int = 0  # items that an array lacks, as far as one token can see
-    most: int = ENDLESS  # items that may follow in an array, as far as one token can see
+    fewest: int = 0  # items that an array still needs, as far as one token can reach
+    most: int = ENDLESS  # items that may follow in an array, as far as one token can reach
 
     def after_item(self) -> "Level":
-        """Return the array after one more item: a token such as ``","","`` holds whole items."""
+        """Return the array after one more item: a token such as ``","","`` contains whole items."""
         if not self.fewest and self.most == ENDLESS:
             return self
         fewest, most = max(self.fewest - 1, 0), self.most if self.most == ENDLESS else max(self.most - 1, 0)
@@ -65,11 +65,11 @@ class Members:
     """The members of objects.
 
     Args:
-        keys: The declared keys as they are written, quotes included, and their values.
-        required: Those that are required, as bits.
-        extra: The value of undeclared keys; None if there are none.
-        any_spelling: True if undeclared keys may be written in any way.
-        is_known: False if a token can tell declared keys apart behind another value.
+        keys: The declared keys as JSON, quotes included, and their values.
+        required: The required keys, as bits.
+        extra: The value of undeclared keys; None for a closed object.
+        any_spelling: True if undeclared keys may be escaped in any way.
+        is_known: False if a token may end a value and reach into the next key so far that it tells keys apart.
     """
 
     __slots__ = ("_all", "_levels", "any_spelling", "extra", "is_known", "keys", "required")
@@ -96,11 +96,11 @@ class Members:
 
 
 class Value:
-    """The values of a node, compared by identity.
+    """The values of a grammar node, interned: equal nodes are one object.
 
     Args:
         rule: The node's rule; None if it is opaque.
-        reach: The most items that one token can hold.
+        reach: The most items that one token can contain.
     """
 
     __slots__ = ("__weakref__", "_levels", "_reach", "has_strings", "is_opaque", "item", "listed", "longest",
@@ -136,7 +136,7 @@ class Value:
 
 
 class Values:
-    """The values of all grammars over one vocabulary."""
+    """Interns the nodes of all grammars over one vocabulary."""
 
     def __init__(self, trie: TokenTrie) -> None:
         self._trie = trie
@@ -145,7 +145,7 @@ class Values:
         self._any: Value | None = None  # any value, which contains itself
 
     def of(self, model: DirectModel) -> tuple[Value, ...]:
-        """Return the values of a grammar's nodes, by number; nodes that contain themselves are no other grammar's."""
+        """Return the values of a grammar's nodes, by number. Recursive nodes are not shared with other grammars."""
         made = _Made(model, self._known, self._opaque, self._trie)
         for number, rule in enumerate(model):
             if rule is not None and rule.object is not None and rule.object.any_spelling:
@@ -192,7 +192,7 @@ class _Made:
         return value
 
     def _begun_values(self) -> bool:
-        """Return True if a part may contain a node around it, whose value is this grammar's own."""
+        """Return True if the current node may contain an enclosing one. Then other grammars cannot share it."""
         return any(value is not None for value in self._begun.values())
 
     def _members(self, rule: ObjectRule) -> Members:

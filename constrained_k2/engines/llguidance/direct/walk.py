@@ -1,6 +1,6 @@
-"""Computes the mask of a residual by following the vocabulary's tokens through it.
+"""Computes a mask by a walk over the token trie, guided by a residual (what may come next).
 
-Behind {"a": of an integer, the token `` 12,`` is followed byte by byte: blank, digits, and a comma that ends the value.
+After {"a": with an integer, the token `` 12,`` is followed byte by byte: blank, digits, a comma that ends the value.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,10 +47,10 @@ def forced_token(
     previous: int,
     tokenize: Callable[[bytes], Sequence[int]],
 ) -> int | None:
-    """Return the only token that the engine allows where it forces a text; -1 if it allows all that begin the text.
+    """Return the only token that the engine allows if it forces a text; -1 if the mask is as without forcing.
 
-    As LLGuidance (1.7.6) does, the text is tokenized behind the previous token, and at its end tokens are left out that
-    might become parts of longer ones. None if only the engine can tell.
+    Like LLGuidance (1.7.6), this tokenizes the text after the previous token, and drops tokens at its end that might
+    become parts of longer ones. The result is None if only the engine can tell.
     """
     text = forced_bytes(residual)
     ids = list(tokenize((trie.bytes_of(previous) or b"") + text))
@@ -89,12 +89,12 @@ class _Walk:
         return self._row
 
     def reaches(self, node: TokenNode, residual: Residual) -> bool:
-        """Return True if some token goes on from a node."""
+        """Return True if some token continues from a node."""
         self.begin(residual, node)
         return bool(self._ids) or bool(self._row.any())
 
     def begin(self, residual: Residual, root: TokenNode | None = None) -> None:
-        """Follow all tokens, or those that go on from a node."""
+        """Follow all tokens, or those that continue from a node."""
         root, stack, blanks = root or self._trie.root, residual.stack, residual.blanks
         if residual.terminal is not None:
             self._terminal(root, *residual.terminal, stack)

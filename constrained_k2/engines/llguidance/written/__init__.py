@@ -1,1 +1,1 @@
-"""Remembers the keys and items that a call has written, so that none of them comes twice."""
+"""Uniqueness filter: keeps a call from repeating a key, or an item of a ``uniqueItems`` array."""

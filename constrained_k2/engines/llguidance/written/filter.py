@@ -1,6 +1,6 @@
 """Stage 4 of a mask: removes tokens that would repeat a key, or an item of a ``uniqueItems`` array.
 
-Behind {"a":1," of an object with any keys, the mask loses the tokens ``a"`` and ``a":``, not ``ab"``.
+After {"a":1," in an object with any keys, the mask loses the tokens ``a"`` and ``a":``, not ``ab"``.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,15 +16,16 @@ Row = npt.NDArray[np.int32]
 
 
 class WrittenFilter:
-    """The keys and items that one call has written, and the masks without what repeats one.
+    """The uniqueness filter of one call: its seen keys and items, and masks without the tokens that repeat one.
 
-    No mask becomes empty: where every key or item that begins so has been written, which takes a pattern, a length, a
-    range or few names, one comes again. Of a key the last value counts; coverage names such items as relaxed.
+    No mask becomes empty: if every key or item with the current prefix has been written (which takes a pattern, a
+    length, a range or few names), one may repeat. A repeated key's last value counts; coverage reports such items as
+    relaxed.
 
     Args:
         tokens: The vocabulary's tokens that may end a key or an item.
-        places: Where the grammar has arrays of unequal items.
-        is_xml: True if the arguments are blocks.
+        places: The grammar's ``uniqueItems`` arrays.
+        is_xml: True if the arguments are XTML blocks.
         token: The bytes of a token id.
 
     Attributes:
@@ -43,7 +44,7 @@ class WrittenFilter:
         self._tokens = tokens
         self.matters = tokens.matters
         self.watched = 0
-        self._two = tokens.two_keys.tolist()  # those that may hold two keys or items
+        self._two = tokens.two_keys.tolist()  # tokens that may contain two keys or items
         if places is not NO_PLACES:
             self._two += tokens.two_items.tolist()
         self._scanner = Scanner(tokens, places, is_xml=is_xml)
@@ -73,7 +74,7 @@ class WrittenFilter:
         self._note(at)
 
     def after(self, ids: Iterable[int]) -> "WrittenFilter":
-        """Return another filter that has followed these tokens, also where they had to repeat something."""
+        """Return another filter that has followed these tokens, even if they had to repeat something."""
         tokens, places, is_xml, token = self._given
         other = WrittenFilter(tokens, places, is_xml=is_xml, token=token)
         for number, token_id in enumerate(ids, 1):
@@ -103,7 +104,7 @@ class WrittenFilter:
         return _without(found, row) if any(map(len, found)) else row
 
     def _tried(self, ids: npt.NDArray[np.int64], row: Row) -> npt.NDArray[np.int64]:
-        """Return those of these tokens that a mask allows and that repeat something."""
+        """Return the tokens among ``ids`` that a mask allows and that repeat something."""
         at, scanner = self._snapshots[-1], self._scanner
         found = []
         for token_id in ids[(row[ids >> 5] >> (ids & 31)) & 1 != 0].tolist():

@@ -1,4 +1,4 @@
-"""Finds the arrays whose items a matcher compares, by the keys and indices that lead to them."""
+"""Finds the ``uniqueItems`` arrays whose items are compared, by the keys and indices leading to them."""
 
 from constrained_k2.engines.llguidance.written.texts import Identity, identity_of
 from constrained_k2.formats.kimi_k3 import escape
@@ -7,16 +7,16 @@ from constrained_k2.grammar.plan.places import NOWHERE
 
 
 class ItemPlaces:
-    """The places of one grammar. Shared by its calls."""
+    """The paths of one grammar that lead to compared arrays, as a tree whose nodes are numbers. Shared by its calls."""
 
     def __init__(self, places: tuple[Place, ...], root: int, *, is_xml: bool) -> None:
         self.root = root
         self._is_xml = is_xml
-        self._places = (*places, Place())  # NOWHERE is -1: the last place
-        self._keys: dict[int, dict[Identity, int]] = {}  # by place, those of objects that were written
+        self._places = (*places, Place())  # NOWHERE is -1: the last node
+        self._keys: dict[int, dict[Identity, int]] = {}  # by node, filled when an object there is first written
 
     def of_key(self, place: int, key: Identity) -> int:
-        """Return the place of the value under a key."""
+        """Return the node of the value under a key."""
         if place not in self._keys:
             spelled = escape if self._is_xml and place == self.root else str
             found = self._places[place].keys.items()
@@ -26,14 +26,14 @@ class ItemPlaces:
         return self._keys[place].get(key, self._places[place].extra)
 
     def of_item(self, place: int, index: int) -> int:
-        """Return the place of an item of an array."""
+        """Return the node of an item of an array."""
         found = self._places[place]
         return found.prefix[index] if index < len(found.prefix) else found.rest
 
     def compared(self, place: int) -> bytes | None:
-        """Return the first bytes that are of one item alone, in arrays whose items are compared; None in others."""
+        """Return, for a compared array, the first bytes that only one possible item has; None for other arrays."""
         return self._places[place].alone
 
 
 NO_PLACES = ItemPlaces((), NOWHERE, is_xml=False)
-"""Of a grammar without such arrays."""
+"""The tree of a grammar without such arrays."""

@@ -1,7 +1,7 @@
-"""Follows the text of arguments from key to key and from item to item.
+"""Scans arguments for object keys and ``uniqueItems`` array items, and raises if one is repeated.
 
-A position takes constant memory: after ``{"a":[1,"b`` it holds the innermost object or array, which refers to the one
-around it, and of the string ``b`` its size, hash and last bytes.
+A snapshot takes constant memory: after ``{"a":[1,"b`` it has the innermost object or array, which refers to the
+enclosing one, and the size, hash and last bytes of the string ``b``.
 """
 
 import re
@@ -51,15 +51,15 @@ class Frame(NamedTuple):
     words: WrittenTexts | None = None  # the numbers and literals of such an array
     place: int = NOWHERE
     number: int = 0  # the index of an array's current item
-    alone: bytes = b""  # the first bytes that one such word begins with
+    alone: bytes = b""  # the first bytes that only one possible word has
 
     def has_alone(self, byte: int) -> bool:
-        """Return True if the one item that begins so is there."""
+        """Return True if the only possible item with this first byte is in the array already."""
         return byte in self.alone and self.words is not None and self.words.has(_ALONE[byte])
 
 
 class Snapshot(NamedTuple):
-    """A position in the text after a number of tokens; earlier ones stay valid when keys and items are taken back."""
+    """The scanner's state after a number of tokens; earlier snapshots stay valid when keys and items are undone."""
 
     within: Within
     frame: Frame | None = None
@@ -69,18 +69,18 @@ class Snapshot(NamedTuple):
     tag: bytes = b""
     escaped: bool = False  # True after a backslash in a string
     length: int = 0  # tokens
-    logged: int = 0  # keys and items
+    logged: int = 0  # keys and items in the undo log
 
     @property
     def watched(self) -> int:
-        """The tokens that may change the position."""
+        """Flags (:class:`Matters`) of the tokens that may change the scanner's state."""
         if self.escaped or (self.within is Within.VALUE and self.frame is not None and self.frame.words is not None):
             return Matters.ANYWAY
         return _WATCHED.get(self.within, Matters.ANYWAY)
 
     @property
     def texts(self) -> WrittenTexts | None:
-        """The texts that the key or item which is being written may not repeat; None if none is."""
+        """The seen keys or items that the current one may not repeat; None if no such text is being written."""
         if self.frame is None:
             return None
         if self.within is Within.WORD:
@@ -98,31 +98,31 @@ class Snapshot(NamedTuple):
 
 
 class Repetition(Exception):
-    """A text writes a key or an item a second time, or nothing but a repetition can follow."""
+    """A key or an item is written a second time, or only a repetition can follow."""
 
 
 class Scanner:
-    """The keys and items of one text. Before it goes on from an earlier position, those after that are taken back."""
+    """The seen keys and items of one call. :meth:`restore` undoes the later ones before an earlier snapshot is used."""
 
     def __init__(self, tokens: WrittenTokens, places: ItemPlaces, *, is_xml: bool) -> None:
         self._tokens = tokens
         self._places = places
-        self._log: list[Callable[[], None]] = []  # takes back a key or item
+        self._log: list[Callable[[], None]] = []  # each undoes one key or item
         self._outer = Frame(None, True, WrittenTexts(tokens.in_attribute)) if is_xml else None  # noqa: FBT003 - a field
         self.start = Snapshot(Within.BETWEEN, self._outer) if is_xml else Snapshot(Within.VALUE, None, places.root)
-        self.holding: set[int] = set()  # the tokens that may hold a whole key or item which some value has, or had
+        self.holding: set[int] = set()  # tokens that may contain a whole key or item seen in this call
         self._ended: list[bytes] = []  # the keys and items that ended within the token that was followed last
 
     def restore(self, at: Snapshot) -> None:
-        """Take back the keys and items after a position."""
+        """Undo the keys and items that were added after a snapshot."""
         while len(self._log) > at.logged:
             self._log.pop()()
 
     def follow(self, at: Snapshot, token: bytes, length: int, *, may_repeat: bool = False) -> Snapshot:
-        """Return the position after a token that the grammar allows, the last of ``length`` tokens.
+        """Return the snapshot after a token that the grammar allows, the last of ``length`` tokens.
 
         Raises:
-            Repetition: A key or item comes again; keys and items may have to be taken back.
+            Repetition: A key or item is repeated; :meth:`restore` has to undo what the token added.
         """
         self._ended.clear()
         if token.startswith(MARKER):
@@ -174,7 +174,7 @@ class Scanner:
         return Snapshot(within, frame, place, keeps_next, text, b"", escaped, length, len(self._log))
 
     def _structural(self, frame: Frame | None, place: int, byte: int) -> tuple[Frame | None, int, bool]:
-        """Return where a structural character leads: the innermost container, the place, if the next text is kept."""
+        """Return, after a structural character: the container, the value's path, True if the next text is compared."""
         if byte == _BRACE:
             return Frame(frame, True, WrittenTexts(self._tokens.in_json), None, place), NOWHERE, True  # noqa: FBT003
         if byte == _BRACKET:
@@ -224,7 +224,7 @@ class Scanner:
         return Snapshot(Within.VALUE, self._outer, self._places.of_key(self._places.root, at.text.identity))
 
     def _keep(self, texts: WrittenTexts | None, text: Text, *, may_repeat: bool) -> None:
-        """Keep a key or an item that has ended."""
+        """Record a key or an item that has ended."""
         if texts is None:
             return
         if text not in texts:
@@ -236,7 +236,7 @@ class Scanner:
             raise Repetition
 
     def hold(self) -> None:
-        """Note the tokens that hold what ended within the latest token, which was written and not only tried."""
+        """Note the tokens that contain a key or item that the latest token completed. For accepted tokens only."""
         for text in self._ended:
             self.holding.update(self._tokens.whole.get(text, ()))
 

@@ -1,11 +1,11 @@
-"""Strings as they are spelled within quotes, as bytes: a string may be escaped in many ways."""
+"""Decodes the escapes in the bytes of a JSON string, which may be unfinished."""
 
 import re
 
 _HEX = rb"[0-9a-fA-F]"
 _HIGH, _LOW = rb"[dD][89abAB]" + _HEX + rb"{2}", rb"[dD][c-fC-F]" + _HEX + rb"{2}"  # halves of a surrogate pair
 _ESCAPE = re.compile(rb"\\(?:u(" + _HIGH + rb")\\u(" + _LOW + rb")|u(" + _HEX + rb"{4})|([\x00-\xff]))")
-# All but an escape at the end that what follows may still belong to; a low surrogate may follow a high one.
+# All but an unfinished escape at the end; after a high surrogate a low one may still follow.
 _WHOLE = re.compile(
     rb"(?:[^\\]+|\\[^u]|\\u(?!" + _HIGH + rb")" + _HEX + rb"{4}"
     rb"|\\u" + _HIGH + rb"(?:\\u" + _LOW + rb"|(?!\\?\Z|\\u" + _HEX + rb"{0,3}\Z)))*"
@@ -14,12 +14,12 @@ _SHORT = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
 
 def unescaped(text: bytes) -> bytes:
-    """Return a text without escapes; what is cut off stays as it is."""
+    """Decode the escapes of a text; an unfinished escape at its end stays as it is."""
     return _ESCAPE.sub(_character, text) if b"\\" in text else text
 
 
 def whole_end(text: bytes) -> int:
-    """Return the number of bytes before an escape at the end that what follows may belong to."""
+    """Return the number of bytes before an unfinished escape (or surrogate pair) at the end."""
     if b"\\" not in text:
         return len(text)
     found = _WHOLE.match(text)

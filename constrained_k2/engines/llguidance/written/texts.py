@@ -27,10 +27,10 @@ Identity = tuple[int, int]
 class Text(NamedTuple):
     """A text that is being written, without its quotes."""
 
-    size: int = 0  # bytes without escapes, as all of this but the last
+    size: int = 0  # bytes after decoding escapes; ``number`` and ``tail`` are of these bytes too
     number: int = 0  # the hash
     tail: bytes = b""  # the last bytes
-    escape: bytes = b""  # an escape that has not ended, as it is spelled
+    escape: bytes = b""  # an unfinished escape, not decoded
 
     @property
     def identity(self) -> Identity:
@@ -67,10 +67,10 @@ def identity_of(text: bytes) -> Identity:
 
 
 class TokensAfter(dict[Hashable, list[Ids]]):
-    """Tokens that may not follow a beginning, by the beginning. What was added last is removed first."""
+    """Tokens that may not follow a prefix, by the prefix. What was added last is removed first."""
 
     def add(self, found: Iterable[tuple[Hashable, Ids]]) -> None:
-        """Add tokens to those of each beginning."""
+        """Add tokens to those of each prefix."""
         for beginning, ids in found:
             self.setdefault(beginning, []).append(ids)
 
@@ -90,7 +90,7 @@ class WrittenTexts:
 
     def __init__(self, closing: Closing) -> None:
         self._closing = closing
-        self._closers = TokensAfter()  # with the rest of a text, if there is a rest
+        self._closers = TokensAfter()  # tokens that end a seen text, by a proper prefix of it
         self._texts: set[Identity] = set()
 
     def __bool__(self) -> bool:
@@ -100,11 +100,11 @@ class WrittenTexts:
         return text.identity in self._texts
 
     def has(self, identity: Identity) -> bool:
-        """Return True if a text is there."""
+        """Return True if a text was added."""
         return identity in self._texts
 
     def add(self, text: Text) -> None:
-        """Add a text that is not there yet."""
+        """Add a text that was not added before."""
         self._texts.add(text.identity)
         self._closers.add(self._ways_to_end(text))
 
@@ -114,7 +114,7 @@ class WrittenTexts:
         self._closers.remove(self._ways_to_end(text))
 
     def repeating(self, beginning: Text) -> list[Ids]:
-        """Return the tokens that go on from a beginning to a text that is there, and end it."""
+        """Return the tokens that complete the prefix ``beginning`` to a seen text, and end it."""
         found = self._closers.get(beginning.identity, [])
         return [self._closing.ids.get(b"", _NONE), *found] if beginning in self else found
 

@@ -1,4 +1,4 @@
-"""Finds the tokens that may end a key or an item, or hold a whole one, among all tokens of a vocabulary."""
+"""Classifies a vocabulary's tokens by whether they may end, or contain, a key or an array item."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 Ids = npt.NDArray[np.int64]
 Row = npt.NDArray[np.int32]
 ALONE = {text[0]: text for text in (b"null", b"true", b"false", b"0")}
-"""By the first byte, the words that are the only item of an array that begins so; 0 among integers."""
+"""By first byte, the words that are the only possible item of an array with this byte; 0 among integers."""
 _BLANKS = rb"[ \t\r\n]*"
 _TWO_KEYS = re.compile(rb'"' + _BLANKS + rb':[\x00-\xff]*[,{][ \t\r\n]*"[\x00-\xff]*"')
 # A comma before a whole item or between an item and such a word, or in an array that the token opens.
@@ -42,14 +42,14 @@ class Matters:
 
 
 class Closing:
-    """The tokens that end a string or word, by its rest that they begin with."""
+    """The tokens that end a string or word, by the suffix of it that they begin with."""
 
     def __init__(self, ids: Mapping[bytes, list[int]]) -> None:
         self.ids: dict[bytes, Ids] = {rest: np.array(found, dtype=np.int64) for rest, found in ids.items()}
         self.longest = max(map(len, self.ids), default=0)  # bytes
 
     def rests_of(self, text: bytes) -> Iterator[tuple[bytes, Ids]]:
-        """Yield the rests of a text, but the empty one, that some token begins with, and these tokens."""
+        """Yield the non-empty suffixes of a text that some tokens begin with, and these tokens."""
         for size in range(1, min(self.longest, len(text)) + 1):
             rest = text[-size:]
             if (ids := self.ids.get(rest)) is not None:
@@ -57,18 +57,18 @@ class Closing:
 
 
 class WrittenTokens:
-    """The tokens of one vocabulary by what they do to keys and items. Constant.
+    """The tokens of one vocabulary by their effect on keys and items. Constant.
 
     Attributes:
         matters: By token id, the bits of :class:`Matters`.
-        quoted: The tokens that hold a quote.
-        in_json: The tokens that end a string in JSON, by the rest of the string without escapes.
-        in_words: The tokens that end a number or literal, by the rest of it.
-        in_attribute: The tokens that end an attribute's value, by the rest of the value.
-        alone: By word of :data:`ALONE`, the tokens that begin it behind a comma, and those that do so without one.
-        whole: The tokens that may hold a whole key, string or word, by its text.
+        quoted: The tokens that contain a quote.
+        in_json: The tokens that end a string in JSON, by the suffix of the string, decoded.
+        in_words: The tokens that end a number or literal, by its suffix.
+        in_attribute: The tokens that end an attribute's value, by its suffix.
+        alone: By word of :data:`ALONE`, the tokens that begin it after a comma, and those that do so without one.
+        whole: The tokens that may contain a whole key, string or word, by its text.
         two_keys: The tokens that may end two keys.
-        two_items: The tokens that may end two items, begin such a word behind an item, or open an array.
+        two_items: The tokens that may end two items, begin a word of :data:`ALONE` after an item, or open an array.
         reach: The bytes at the end of a key or item that tokens can tell apart.
     """
 
@@ -116,7 +116,7 @@ def _matters(raw: bytes) -> int:
 
 
 def _whole_texts(raw: bytes) -> Iterator[bytes]:
-    """Yield what may be a whole key, string or word in a token, as JSON and as an attribute."""
+    """Yield the texts in a token that may be a whole key, string or word, in JSON or in an attribute."""
     at = raw.find(b'"')
     while at >= 0:
         if found := _STRING.match(raw, at):
