@@ -191,7 +191,7 @@ class PositionTracker:
         expect, outside, text = Expect.FIRST_KEY if is_object else Expect.FIRST_ITEM, position.outside, b""
         if outside >= 0 or inner is None:
             text = self._append(position, byte).text
-        # The outermost ambiguous value has its node: its text alone may be that of another one, in the same object.
+        # The outermost ambiguous value keeps its node: two ambiguous members of one object may have equal texts.
         owner = Open(position.value if outside < 0 else AMBIGUOUS, is_object)
         if outside < 0 and inner is None:
             outside = len(position.open)

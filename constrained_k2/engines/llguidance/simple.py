@@ -39,7 +39,7 @@ def is_simple(plan: Plan, text: str, is_read: Callable[[str], bool]) -> bool:
             elif isinstance(one, ObjectPlan) and any(extra.is_hard for extra in one.extras):
                 return False
     size = sum(map(len, hard))
-    if len(text) - size > MAX_TEXT or len(hard) > MAX_HARD or size > MAX_HARD_TEXT:  # then no mask uses one by itself
+    if len(text) - size > MAX_TEXT or len(hard) > MAX_HARD or size > MAX_HARD_TEXT:  # too much to compile alone
         return False
     return all(map(is_read, hard))
 

@@ -3,7 +3,7 @@
 Order: tools, effort, the dialog, tool choice, response format, generation prompt. If the two revisions of the
 checkpoint's encoder differ, the newer one is followed: reasoning of blanks alone is written as it is (older: left out),
 and so are values in a JSON text of arguments (older: written again); an array as arguments becomes a ``json`` block
-(older: an error); an unknown role is an error (older: the message is left out). The goldens show the second.
+(older: an error); an unknown role is an error (older: the message is left out). A golden prompt has such a value, 1e2.
 """
 
 from collections.abc import Mapping, Sequence

@@ -22,7 +22,7 @@ _RESTS = 1024  # max cached suffixes
 _TEXTS = 32  # max texts of one pattern whose states are cached
 _FORMAT_SCALE = 16  # factor of the limits for patterns of formats, which have more states
 _OF_FORMATS = frozenset(patterns_of(FORMATS))
-_FILLERS = "-a"  # in long tokens of one character, or in any text
+_FILLERS = "-a"  # vocabularies have long runs of "-" as one token; most strings allow "a"
 
 
 class _Pattern:
@@ -77,7 +77,7 @@ def _rest(text: str, group: Sequence[str], least: int = 0) -> str | None:
             return _known[key]
         except (TooManyStates, Untranslatable, RecursionError):
             for pattern in group:
-                _patterns.pop(pattern, None)  # its states may be those of other texts
+                _patterns.pop(pattern, None)  # earlier texts may have used up its limit of states: begin anew
     return None
 
 
