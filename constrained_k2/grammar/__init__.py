@@ -1,1 +1,1 @@
-"""Writes shapes as grammars: Lark for LLGuidance, JSON Schema for xgrammar, and grammars of whole turns."""
+"""Writes shapes as grammars: Lark for LLGuidance, JSON Schema for xgrammar, and whole-turn grammars."""

@@ -1,4 +1,4 @@
-"""Which nodes of a schema are productive (some finite value satisfies them), and which keys their objects may have."""
+"""Finds the productive schema nodes (some finite value satisfies them) and the keys of their objects."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -27,20 +27,20 @@ from constrained_k2.schema.shapes import (
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys, requires_undeclared, with_declared_keys
 
 _CONTAINERS = (Array, Object)
-_MAX_TOGETHER = 2  # of the wanted members that one member may be by its value
-MAX_COMBINED_PATTERNS = 4  # up to so many patterns of an object are combined, since one key may match several of them
-MAX_LISTED_KEYS = 64  # by propertyNames or a pattern: each of so many, with those declared, is like a declared one
+_MAX_TOGETHER = 2  # max witnesses that one member may satisfy at once, without those that its key alone satisfies
+MAX_COMBINED_PATTERNS = 4  # max key patterns of an object whose combinations are tried, since a key may match several
+MAX_LISTED_KEYS = 64  # max keys, declared ones and those that a pattern lists, for the latter to count as declared
 _Demand = tuple[Wanted, Wanted]
-"""A wanted member, and what is left to demand of one whose key is known."""
+"""A witness, and the conditions that remain once the key of a member is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberWay:
-    """One way to write an object member."""
+    """One alternative for an object member: its value, its key and the witnesses that it is."""
 
-    node: Node  # of its value
-    names: Node  # of its key, if that is not declared
-    satisfied: frozenset[Wanted] = frozenset()  # the wanted members that it is
+    node: Node  # node of its value
+    names: Node  # node of its key, if that is undeclared
+    satisfied: frozenset[Wanted] = frozenset()  # the witnesses that it is
 
 
 @dataclass
@@ -49,19 +49,19 @@ class Productivity:
 
     normalizer: Normalizer
     leaf_has_value: Callable[[String | Number], bool]
-    # Whether an object may have a key that matches exactly these patterns, besides these keys that it names.
+    # Returns True if an object may have a key that matches exactly these patterns, besides these keys that it names.
     has_extra_key: Callable[[Object, tuple[str, ...], list[str]], bool]
     undeclared_keys: UndeclaredKeys = "allow"
     _productive: set[Node] = field(default_factory=set)
-    _narrowed: dict[Node, Shapes] = field(default_factory=dict)  # without undeclared keys, where that changes a node
+    _narrowed: dict[Node, Shapes] = field(default_factory=dict)  # shapes without undeclared keys, if they differ
     _named_keys: dict[int, tuple[Object, list[str]]] = field(default_factory=dict)  # id of a shape -> it, its keys
 
     def shapes(self, node: Node) -> Shapes:
-        """The shapes of a node as they are written."""
+        """The shapes of a node in the grammar: without undeclared keys, if these are forbidden."""
         return self._narrowed.get(node) or self.normalizer.shapes(node)
 
     def is_narrowed(self, node: Node) -> bool:
-        """True if a node's undeclared keys are not written."""
+        """True if the grammar leaves out a node's undeclared keys."""
         return node in self._narrowed
 
     def is_productive(self, node: Node) -> bool:
@@ -69,7 +69,7 @@ class Productivity:
         return node == ANY or node in self._productive
 
     def analyze(self, node: Node) -> bool:
-        """Find the productive nodes among those reachable from any node; return True if it is productive itself."""
+        """Find the productive nodes among those reachable from a node; return True if it is productive itself."""
         if self.is_productive(node):
             return True
         reachable = {node: None}
@@ -80,7 +80,7 @@ class Productivity:
                     if child not in reachable and child != ANY:
                         reachable[child] = None
                         waiting.append(child)
-        unsettled = [other for other in reachable if other not in self._productive]  # by an earlier call
+        unsettled = [other for other in reachable if other not in self._productive]  # not found by an earlier call
         self._add_productive({other: self.normalizer.shapes(other) for other in reachable})
         if self.undeclared_keys == "forbid":
             self._narrow([other for other in unsettled if other in self._productive])
@@ -91,7 +91,7 @@ class Productivity:
         return node in self._productive
 
     def _add_productive(self, nodes: Mapping[Node, Iterable[Shape]]) -> None:
-        """Find the productive ones of these nodes with these shapes."""
+        """Find the productive ones among these nodes, which have these shapes."""
         known, waiting = -1, [item for item in nodes.items() if item[0] not in self._productive]
         waiting.reverse()  # those that others refer to come first, so that most schemas take one pass
         while len(waiting) != known:  # iterate to the least fixed point
@@ -121,7 +121,7 @@ class Productivity:
                     self._narrowed[node] = written
 
     def _unless_empty(self, shape: Shape, closed: Shape) -> Shape | None:
-        """The shape without undeclared keys, unless only these could make up the number of keys that it needs."""
+        """The closed shape, else (if it has no value) the open one; None if that requires an undeclared key."""
         if self.has_value(closed):
             return closed
         return None if requires_undeclared(shape) else shape
@@ -175,10 +175,10 @@ class Productivity:
         return True
 
     def _wanted(self, shape: Object, possible: list[str]) -> Literal["written", "left out", "impossible"]:
-        """Return whether each wanted member is possible, and a grammar can require it.
+        """Return whether each witness is possible, and whether a grammar can require it.
 
-        A member that is wanted for its value can be written where other keys remain possible. One that is wanted for
-        its key alone comes sooner or later, as each key comes once.
+        A witness with a condition on its value can be required if undeclared keys remain for it. A witness without one
+        comes sooner or later, as keys do not repeat.
         """
         if not shape.wanted:
             return "written"
@@ -200,7 +200,7 @@ class Productivity:
         return self.has_extra_key(shape, found, self.named_keys(shape))
 
     def _note_left_out(self, shape: Object) -> None:
-        """Note what is never written of an object that must have certain members, once for each node."""
+        """Note what a grammar leaves out of objects with witnesses; called once for each node."""
         possible = self.possible_keys(shape)
         if shape.required.issubset(possible) and self._wanted(shape, possible) == "left out":
             for one in shape.wanted:
@@ -215,20 +215,20 @@ class Productivity:
                 self.normalizer.notes.add(others[0].pointer, "narrowed", reason)
 
     def named_ways(self, shape: Object, name: str) -> list[MemberWay]:
-        """Return the ways to write a member under a named key, by the wanted members that it is."""
+        """Return the alternatives for a member under a named key, by the witnesses that it is."""
         return _ways(shape, self.normalizer.value_node(shape, name), self._satisfied(shape, name))
 
     def extra_ways(self, shape: Object, found: tuple[str, ...], node: Node) -> list[MemberWay]:
-        """Return the ways to write a member under an undeclared key that matches exactly these patterns."""
+        """Return the alternatives for a member under an undeclared key that matches exactly these patterns."""
         return _ways(shape, node, _satisfied_under(shape, found))
 
     def _satisfied(self, shape: Object, name: str) -> list[_Demand]:
-        """Return the wanted members that one under a named key may be, each with what is left to demand of it."""
+        """Return the witnesses that a member under a named key may be, each with its remaining conditions."""
         fitting = [one for one in shape.wanted if is_key_of(self.normalizer, one, name)] if shape.wanted else []
         return [(one, replace(one, names=ANY)) for one in sorted(fitting, key=lambda one: one.order)]
 
     def _has_room(self, shape: Array, wish: Node, fewest: int, most: int | None) -> bool:
-        """Return True if that many items can satisfy a ``contains``."""
+        """Return True if that many items can satisfy a ``contains`` clause."""
         if most is not None and most < fewest:
             return False
         places = 0
@@ -314,12 +314,12 @@ def _satisfied_under(shape: Object, found: tuple[str, ...]) -> list[_Demand]:
 
 
 def _is_free(demand: Wanted) -> bool:
-    """True if nothing is left to demand of a member."""
+    """True if no condition remains."""
     return demand.value == ANY and demand.names == ANY
 
 
 def _ways(shape: Object, node: Node, demands: list[_Demand]) -> list[MemberWay]:
-    """Return the ways to write a member, by which of the wanted members it is."""
+    """Return the alternatives for a member, by the witnesses that it is."""
     if not demands:
         return [MemberWay(node, shape.names)]
     free = frozenset(one for one, demand in demands if _is_free(demand))

@@ -1,6 +1,6 @@
-"""Spellings of a string's value in a grammar's text: inside JSON, as raw text, in an attribute.
+"""The spelling of string values in a grammar's text: in JSON, as raw text, in an XTML attribute.
 
-A JSON string can be spelled in many ways, as any character may be escaped. Where values are compared, each has one
+A JSON string can be spelled in many ways, as any character may be escaped. If values are compared, each has only one
 spelling: a character is written as itself unless the text requires an escape. So no excluded value passes in another
 spelling.
 """
@@ -67,7 +67,7 @@ RAW = Spelling(
     plain=((0, 0xD7FF), (0xE000, TOP)),
     escapes={},
 )
-"""As it is: a special token ends it, which no text contains."""
+"""As raw text: it ends at a special token, which no text contains."""
 _ENTITIES = {ord(character): "".join(map(_escaped, escape(character))) for character in '"&'}
 ATTRIBUTE = Spelling(
     terminal="ATTRIBUTE",

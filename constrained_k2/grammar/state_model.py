@@ -1,8 +1,9 @@
-"""The state model of a grammar: what a parse state depends on besides the text since the last structural character.
+"""The state model of a grammar: the facts that distinguish its parser states, node by node.
 
-In most schemas the type of a value decides which alternative it belongs to. Then the state needs only the keys that an
-object has so far, the number of items of an array, and nothing of a finished string. If that is not enough (``anyOf``
-over objects, ``uniqueItems`` of few values, ``contains``) the node is ambiguous, and states inside it are not shared.
+In most schemas the JSON type of a value decides its alternative. Then a parser state depends only on the seen keys of
+objects, the number of items of arrays, and the text since the last structural character: ``{"a":1,`` and ``{"a":[2],``
+lead to one state. If that is not enough (``anyOf`` over objects, ``uniqueItems`` of few values, ``contains``), the node
+is ambiguous, and states inside it are not shared.
 """
 
 import json
@@ -27,7 +28,7 @@ from constrained_k2.schema.shapes import Shape, String, Value
 from constrained_k2.schema.string_formats import patterns_of
 
 _quoted = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps makes an encoder for each call with options
-AMBIGUOUS = -1  # a node's number where the continuation depends on more than the model records
+AMBIGUOUS = -1  # in place of a node's number, if the continuation depends on more than the model records
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class ObjectModel:
     values: Mapping[str, tuple[int, int]]  # declared key -> its own number (from 0) and the node of its value
     extra: int  # the node of the values under all other keys
     counts_extra: bool  # True if the continuation depends on the number of other keys
-    keys: tuple[String, ...] = ()  # what the other keys are told apart by; empty if that is more than patterns
+    keys: tuple[String, ...] = ()  # shapes that distinguish other keys; empty if more does
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class ArrayModel:
     """The items of a node's arrays."""
 
     prefix: tuple[int, ...]  # the nodes of the first items
-    rest: int  # the node of the others
+    rest: int  # the node of the other items
     counted: int  # from this number of items on, further items make no difference
 
     def item(self, index: int) -> int:
@@ -61,7 +62,7 @@ class NodeModel:
     array: ArrayModel | None = None
     free_strings: bool = False  # any string is allowed
     listed_strings: bool = False  # only listed strings are
-    strings: tuple[Shape, ...] = ()  # those that are allowed, unless all are, or listed ones only
+    strings: tuple[Shape, ...] = ()  # shapes of the allowed strings; empty if all, or only listed ones, are allowed
 
 
 _ANY_STRING = [String()]
@@ -97,13 +98,13 @@ class StateModel:
 
     @property
     def key_count(self) -> int:
-        """Declared keys of all nodes."""
+        """The number of declared keys of all nodes."""
         of_objects = sum(len(node.object.values) for node in self.nodes if node.object is not None)
         return of_objects + (0 if self.arguments is None else len(self.arguments.values))
 
 
 def state_model(plan: Plan) -> StateModel | None:
-    """Return the states of a grammar; None for XTML arguments of several shapes: a prefix may belong to each."""
+    """Return the state model of a grammar; None for XTML arguments whose states it cannot distinguish."""
     states = StateModel(plan.root, (_ANY_NODE, *map(_node, plan.nodes[ANY_VALUE + 1 :])))
     if not plan.is_xtml:
         return states
@@ -143,7 +144,7 @@ def _node(planned: PlanNode) -> NodeModel:
         return _FREE if strings else _LISTED
     for shape in strings:
         for pattern in patterns_of(shape.formats) if isinstance(shape, String) and shape.formats else ():
-            of_format(pattern)  # while compiling: the first time takes 20 ms
+            of_format(pattern)  # fills the cache while compiling: the first call takes 20 ms
     is_free, is_listed = _ANY_STRING[0] in strings, all(isinstance(shape, Value) for shape in strings)
     return NodeModel(
         _object(objects[0]) if len(objects) == 1 else None,

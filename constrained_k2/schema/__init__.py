@@ -1,1 +1,1 @@
-"""JSON Schema, before any engine: a schema becomes a union of shapes, from which grammars are written."""
+"""Turns a JSON Schema into unions of shapes (one JSON type each), from which grammars are written."""

@@ -2,11 +2,11 @@
 
 from constrained_k2.schema.shapes import Object, Shape, Shapes
 
-_FEW = 8  # objects: fewer cost less as they are than to compare
+_FEW = 8  # objects; with fewer, comparing costs more than it saves
 
 
 def absorbed(shapes: Shapes) -> Shapes:
-    """The same union without the objects that are part of another, as far as their demands show it."""
+    """The same union without objects that another one subsumes, as far as a comparison of their constraints shows."""
     objects = [shape for shape in shapes if isinstance(shape, Object)]
     if len(objects) < _FEW:
         return shapes
@@ -24,7 +24,7 @@ def _demands(shape: Object) -> int:
 
 
 def _is_part_of_any(shape: Object, others: list[Object]) -> bool:
-    """True if each demand of one of these objects is one of ``shape``."""
+    """True if ``shape`` has all the constraints of one of these objects."""
     required, maps = shape.required, shape.maps
     for other in others:  # in one loop: there are millions of pairs
         if (

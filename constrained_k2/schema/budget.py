@@ -1,6 +1,7 @@
-"""Bounds the cost of a client's schema before anything else reads it, in linear time and without recursion.
+"""Checks a client's schema against size limits before anything else reads it, in linear time.
 
-Some of a hundred bytes cost an engine seconds and gigabytes; some of a hundred kilobytes overflow its stack.
+A schema of a hundred bytes can cost an engine seconds and gigabytes; one of a hundred kilobytes can overflow its stack.
+So the checks do not recurse.
 """
 
 import math
@@ -15,9 +16,9 @@ from constrained_k2.schema.document import DEFINITIONS, local_target
 _ANNOTATIONS = frozenset({"title", "description", "$comment", "default", "examples", "example"})
 _VALUES = frozenset({"enum", "const"})
 _BOUNDED = _VALUES | {"pattern", "patternProperties"}
-_LIMITS_OF_PATTERNS = ("patterns", "anchored_patterns")  # by whether each begins with "^"
+_LIMITS_OF_PATTERNS = ("patterns", "anchored_patterns")  # by whether all begin with "^"
 _CONTAINERS = (dict, list)
-_IN_DATA = re.compile(r"/(?:const|enum)(?:/|\Z)")  # in a pointer: below it, an annotation's name is an ordinary key
+_IN_DATA = re.compile(r"/(?:const|enum)(?:/|\Z)")  # in a pointer: inside it, an annotation's name is an ordinary key
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class SchemaBudget:
     values: int = 10_000  # in one enum
     pattern_bytes: int = 8_000
     patterns: int = 8  # that may apply to one string: in an allOf, or in patternProperties of one object
-    anchored_patterns: int = 32  # of patternProperties, if each begins with "^": a key soon tells them apart
+    anchored_patterns: int = 32  # of patternProperties, if all begin with "^": the first characters of a key decide
     text_bytes: int = 4_000  # of one property name, or of one string in an enum or const
 
 
@@ -37,7 +38,7 @@ DEFAULT_BUDGET = SchemaBudget()
 
 
 def check_budget(schema: Any, budget: SchemaBudget = DEFAULT_BUDGET) -> None:
-    """Refuse a schema that exceeds a budget, or has a string or number without a form in JSON in UTF-8."""
+    """Refuse a schema that exceeds a limit, or contains a string or number that UTF-8 JSON cannot express."""
     _check_depth(schema, budget.depth)
 
     def check(what: str, pointer: str, name: str, actual: int) -> None:
@@ -88,7 +89,7 @@ def objects_in(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _check_depth(schema: Any, limit: int) -> None:
-    """Follow nesting and local references as an engine does, each reference's target once."""
+    """Check the depth, following nesting and local references as an engine does; each value is visited once."""
     seen: set[int] = set()
     path: list[Iterator[Any]] = [iter((schema,))]
     while path:
@@ -125,7 +126,7 @@ def _check_writable(node: dict[str, Any], pointer: str) -> None:
     """Refuse lone surrogates, which no token contains, and numbers that are not finite."""
     skipped = frozenset[str]() if _IN_DATA.search(pointer) else _ANNOTATIONS
     for key, value in node.items():
-        is_plain = isinstance(value, dict) or (isinstance(value, str) and value.isascii())  # the most, by far
+        is_plain = isinstance(value, dict) or (isinstance(value, str) and value.isascii())  # by far the most frequent
         if key in skipped or (is_plain and key.isascii()):
             continue
         items = [value, key]

@@ -1,4 +1,4 @@
-"""Reports what a grammar does with each keyword of a schema: enforced exactly, narrowed, relaxed, or refused."""
+"""The coverage report: whether each keyword of a schema is enforced, narrowed, relaxed or refused."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,14 +29,14 @@ class KeywordUse(NamedTuple):
 class Coverage:
     """The status of each keyword of one schema under one engine.
 
-    A keyword that is enforced has no other status. It may be narrowed and relaxed at once: some values are
-    lacking then, and others are too many.
+    A keyword that is enforced has no other status. A keyword may be narrowed and relaxed at once: then the grammar
+    lacks some valid values and allows some invalid ones.
     """
 
     engine: str
     enforced: tuple[KeywordUse, ...] = ()  # the grammar allows exactly what the keyword allows
     narrowed: tuple[KeywordUse, ...] = ()  # it allows less; everything it allows is valid
-    read_as: tuple[KeywordUse, ...] = ()  # it has no meaning in JSON Schema, and a plain one elsewhere: "type": "int"
+    read_as: tuple[KeywordUse, ...] = ()  # not JSON Schema, but its meaning elsewhere is clear: "type": "int"
     relaxed: tuple[KeywordUse, ...] = ()  # it allows more; calls may be invalid in this respect
     refused: tuple[KeywordUse, ...] = ()  # no grammar is built, because of this keyword
 
@@ -81,5 +81,5 @@ def coverage_of(document: SchemaDocument, engine: str, notes: Notes) -> Coverage
 
 
 def refusal(document: SchemaDocument, engine: str, pointer: str, reason: str) -> Coverage:
-    """The coverage of a schema without a grammar, because of what is at ``pointer``."""
+    """The coverage of a schema that has no grammar because of the part at ``pointer``."""
     return coverage_of(document, engine, {pointer or "#": [("refused", reason)]})

@@ -1,12 +1,12 @@
-"""Schemas of OpenAPI 3.0, Swagger, older drafts, Gemini and code generators in JSON Schema's words: one table.
+"""Rewrites idioms of OpenAPI, Swagger, Gemini and older drafts as current JSON Schema, from one table.
 
     {"type": "STRING", "nullable": true}           a string or null
     {"minimum": 0, "exclusiveMinimum": true}       {"exclusiveMinimum": 0}
     {"properties": {"a": {"required": true}}}      {"properties": {"a": {}}, "required": ["a"]}
 
-Draft 4's forms are JSON Schema, and enforced. What was never JSON Schema is "read as" something, which coverage names.
-Keywords whose older form needs no other words (``items`` as an array, ``dependencies``, ``definitions``) are in the
-keyword table, and patterns in other dialects in :mod:`constrained_k2.schema.pattern`.
+Idioms of draft 4 are JSON Schema, so they count as enforced. Those that never were are "read as" something, which
+coverage reports. Older keywords that need no rewriting (``items`` as an array, ``dependencies``, ``definitions``) are
+in the keyword table, and patterns of other dialects in :mod:`constrained_k2.schema.pattern`.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,16 +33,16 @@ _SYNONYMS = {
 }
 """Names of types in programming languages, in lower case -> JSON Schema's name."""
 _ANY_TYPE = ("any", "mixed", "unknown")
-_OUTSIDE = NAMING | DEFINITIONS | {"$schema"}  # stay where references look for them
+_OUTSIDE = NAMING | DEFINITIONS | {"$schema"}  # keywords that stay at a schema's top, where references look for them
 
 
 class Reading(NamedTuple):
-    """One schema in JSON Schema's words.
+    """One schema, rewritten as JSON Schema.
 
     Attributes:
-        schema: The schema; whatever is neither an object nor the name of a type, as it is.
-        null: The keyword that makes null an instance beside those of the schema; empty if none does.
-        notes: What is read as something else: pointers below the schema, and how each is read.
+        schema: The rewritten schema. A value that is neither an object nor a type's name stays as it is.
+        null: The keyword that makes null valid too; empty if none does.
+        notes: The parts that are read as something else: (pointer below the schema, how it is read).
     """
 
     schema: Any
@@ -54,7 +54,7 @@ _Notes = list[tuple[str, str]]
 
 
 def read(schema: Any) -> Reading:
-    """Read one schema, without its subschemas."""
+    """Rewrite one schema, but not its subschemas."""
     if isinstance(schema, str) and (kind := type_named(schema)):
         note = f"the text {schema!r} is read as the type {kind!r}"
         return Reading({} if kind == "any" else {"type": kind}, "", (("", note),))
@@ -77,9 +77,9 @@ def is_read_as_written(schema: dict[str, Any]) -> bool:
 
 
 def in_json_schema(document: Any) -> tuple[Any, dict[str, str]]:
-    """A decoded schema in JSON Schema's words, and how its parts are read, by their pointers in ``document``.
+    """Rewrite a whole decoded schema. Also returns how its parts are read, by their pointers in ``document``.
 
-    For other readers than this package, which know JSON Schema alone.
+    For programs other than this package, which know only JSON Schema.
     """
     return _Rewriting().document(document)
 
@@ -88,7 +88,7 @@ class _Rewriting:
     def __init__(self) -> None:
         self._notes: dict[str, str] = {}
         self._wrapped: set[str] = set()  # pointers of schemas that are now the first branch of an "anyOf"
-        self._references: list[tuple[dict[str, Any], str]] = []  # schemas with one, and where its path begins
+        self._references: list[tuple[dict[str, Any], str]] = []  # schemas with a $ref, and where its path starts
 
     def document(self, document: Any) -> tuple[Any, dict[str, str]]:
         made = self._value(document, "#", "#", is_schema=True)
@@ -123,7 +123,7 @@ class _Rewriting:
         return outside | {"anyOf": [made, {"type": "null"}]}
 
     def _moved(self, reference: str, base: str) -> str:
-        """A reference by path, through the branches that the schemas on it have become."""
+        """A reference by path, adjusted to the schemas on this path that are now a branch of an ``anyOf``."""
         if not reference.startswith("#/"):
             return reference
         found, here = "#", base
@@ -137,13 +137,13 @@ OR_NULL: Final = "is read as: or null"
 
 
 def type_named(name: object) -> str:
-    """JSON Schema's type that a name in any case means, or ``any``; empty for no type."""
+    """The JSON Schema type that a name means, in upper or lower case, or ``any``; empty if it means none."""
     lower = name.lower() if isinstance(name, str) else ""
     return "any" if lower in _ANY_TYPE else _SYNONYMS.get(lower, "")
 
 
 def _type(made: dict[str, Any], notes: _Notes) -> None:
-    """Type names of programming languages and of Gemini; null among several, as YAML reads ``[string, null]``."""
+    """Rewrite type names of programming languages and of Gemini, and the null that YAML makes of ``[string, null]``."""
     declared = made["type"]
     names = declared if isinstance(declared, list) else [declared]
     found = ["null" if name is None and len(names) > 1 else type_named(name) for name in names]
@@ -154,7 +154,7 @@ def _type(made: dict[str, Any], notes: _Notes) -> None:
     ]
     if said:
         notes.append(("type", "; ".join(said)))
-    if "" in found:  # the keyword's row names the first unknown type, and leaves the keyword out
+    if "" in found:  # the row of this keyword reports the first unknown name, and relaxes the keyword
         made["type"] = [name for name, kind in zip(names, found, strict=True) if not kind]
     elif "any" in found:
         del made["type"]
@@ -164,7 +164,7 @@ def _type(made: dict[str, Any], notes: _Notes) -> None:
 
 def _exclusive(closed: str, keyword: str) -> "_Row":
     def rewrite(made: dict[str, Any], _: _Notes) -> None:
-        """Draft 4's ``exclusiveMinimum: true``."""
+        """Rewrite draft 4's ``exclusiveMinimum: true``."""
         if made.pop(keyword) and is_number(made.get(closed)):
             made[keyword] = made.pop(closed)
 
@@ -178,7 +178,7 @@ def _requires(properties: Any) -> bool:
 
 
 def _requiring(made: dict[str, Any], notes: _Notes) -> None:
-    """Draft 3's ``required: true`` inside of a property."""
+    """Rewrite draft 3's ``required: true`` inside of a property."""
     required = made.get("required", [])
     listed = [] if isinstance(required, bool) else required
     if not isinstance(listed, list):
@@ -192,7 +192,7 @@ def _requiring(made: dict[str, Any], notes: _Notes) -> None:
 
 
 def _required(made: dict[str, Any], _: _Notes) -> None:
-    """``required`` of the schema as a property: a boolean says nothing of the schema's own properties."""
+    """Remove a boolean ``required``: it is about the schema as a property of another, not about its own properties."""
     if isinstance(made["required"], bool):
         del made["required"]
 
@@ -209,8 +209,8 @@ def _is_other_type(declared: Any) -> bool:
 
 
 class _Row(NamedTuple):
-    applies: Callable[[Any], bool]  # to the value of the keyword
-    rewrite: Callable[[dict[str, Any], _Notes], None]  # a copy of the schema, and adds to its notes
+    applies: Callable[[Any], bool]  # True if the keyword's value needs rewriting
+    rewrite: Callable[[dict[str, Any], _Notes], None]  # changes a copy of the schema, adds to its notes
 
 
 _PROPER = frozenset(TYPES)
@@ -223,4 +223,4 @@ _ROWS: Mapping[str, _Row] = {
     "required": _Row(_is_boolean, _required),
     **dict.fromkeys(NULLABLE, _Row(lambda value: value is True, lambda _, __: None)),  # see read
 }
-"""Keyword -> when and how a schema that has it is written in other words; the order makes no difference."""
+"""Keyword -> when and how a schema that has it is rewritten; the order makes no difference."""

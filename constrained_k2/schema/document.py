@@ -1,4 +1,4 @@
-"""A schema as a document: its subschemas by JSON pointer, with references resolved inside it."""
+"""Finds the subschemas of one schema by JSON pointer, and resolves references inside it."""
 
 from contextlib import suppress
 from typing import Any, Literal
@@ -24,7 +24,7 @@ class IllFormed(UnsupportedSchema):
 
 
 class SchemaDocument:
-    """One decoded schema with everything it refers to; ``location`` is its own in the request, for errors."""
+    """One decoded schema with everything it refers to; ``location``: where it is in the request, for errors."""
 
     def __init__(self, root: Any, location: str = "") -> None:
         self.root = root
@@ -70,7 +70,7 @@ class SchemaDocument:
         return target
 
     def _resolve_path(self, resource: str, fragment: str, pointer: str) -> str:
-        """The target, or else that of the same path from the innermost schema around the reference.
+        """The target; if nothing is there, that of the same path from the innermost schema around the reference.
 
         So a schema with its own ``$defs`` that was moved into a property of a tool keeps its references.
         """

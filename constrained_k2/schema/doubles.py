@@ -1,10 +1,10 @@
-"""Numbers as readers tell them apart: Python's ``json`` reads integers exactly, and any other number as a double.
+"""Adapts bounds to readers such as Python's ``json``: integers are exact, other numbers are doubles.
 
     8306149361960154349099193546782749504295.874    read as an integer
     5.0000000000000000001                           read as 5.0, so not above 5
     9007199254740993.0                              read as 9007199254740992.0
 
-Texts between two doubles are read as one of them. So a bound is a double wherever a grammar compares texts with it.
+A number between two doubles is read as one of them. So a grammar compares such numbers with bounds that are doubles.
 """
 
 from fractions import Fraction
@@ -17,7 +17,7 @@ LARGEST_EXACT = 2**53
 
 
 def number_of(value: float) -> Fraction:
-    """The number that a reader gets. A small double counts as its shortest decimals: 0.1 is a tenth."""
+    """The number that a reader gets. A double below 2^53 counts as its shortest decimals: 0.1 is a tenth."""
     is_decimal = isinstance(value, float) and abs(value) < LARGEST_EXACT
     return Fraction(str(value)) if is_decimal else Fraction(value)
 
@@ -42,7 +42,7 @@ def double_from(low: Fraction, *, is_open: bool = False) -> Fraction:
 
 
 def _is_fine(value: Fraction) -> bool:
-    """True where no integer is between neighbouring doubles. Next to zero, they have more digits than are written."""
+    """True if no integer is between neighbouring doubles. Not for zero: doubles next to it have too many digits."""
     return 0 < abs(value) < LARGEST_EXACT
 
 

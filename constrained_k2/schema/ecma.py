@@ -1,10 +1,10 @@
-r"""Reads the syntax of ECMA-262's patterns, and writes them as patterns of Python's ``re`` with the same meaning.
+r"""Parses ECMA-262 patterns, and rewrites them for Python's ``re`` with the same meaning.
 
     (?<a>x)\k<a>[^]    (?P<g1>x)(?P=g1)[\s\S]          a++    no pattern: nothing that '+' could repeat
 
-A pattern that is one under the flag ``u`` has its meaning there, as JSON Schema recommends. Of the older syntax that
-goes without the flag, whatever authors mean by it is read too: ``\-``, ``a{``, ``[\d-z]``. An escape of a letter or
-a digit that means nothing is none, though without the flag it would be that letter: authors mean another dialect's.
+A pattern that is valid under the flag ``u`` has its meaning under that flag, as JSON Schema recommends. Older syntax,
+valid only without the flag, is accepted if its meaning is clear: ``\-``, ``a{``, ``[\d-z]``. An undefined escape of a
+letter or digit is an error, though without the flag it would be that letter: its author means another dialect.
 """
 
 import re
@@ -31,11 +31,11 @@ _CLASS_SYNTAX = frozenset("\\]^-[&~|")
 
 
 class NotAPattern(Exception):
-    """ECMA-262 gives a text no meaning as a pattern."""
+    """A text is not a valid ECMA-262 pattern."""
 
 
 class NotInPython(Exception):
-    """A pattern has a part that Python's ``re`` cannot say."""
+    """A pattern has a part that Python's ``re`` cannot express."""
 
 
 def _no_property(name: str) -> str:
@@ -43,7 +43,7 @@ def _no_property(name: str) -> str:
 
 
 def in_python(pattern: str, written: Callable[[str], str] = _no_property) -> str:
-    r"""A pattern as Python's ``re`` spells it.
+    r"""Rewrite a pattern for Python's ``re``.
 
     Args:
         pattern: The pattern.
@@ -51,7 +51,7 @@ def in_python(pattern: str, written: Callable[[str], str] = _no_property) -> str
 
     Raises:
         NotAPattern: The pattern is not well formed.
-        NotInPython: It has no such spelling.
+        NotInPython: Python's ``re`` cannot express it.
     """
     return _Scanner(pattern, written).whole()
 
@@ -75,12 +75,12 @@ class _Scanner:
         self._at = 0
         self._made: list[str] = []
         self._can_repeat = False
-        self._open: list[tuple[int, bool]] = []  # of the groups around: number, 0 for none, and True if it may repeat
+        self._open: list[tuple[int, bool]] = []  # open groups: (number, 0 if not capturing; True if it may repeat)
         self._closed: set[int] = set()
         self._names: dict[str, int] = {}
         self._groups = 0
-        self._references: list[tuple[str, int | str, bool]] = []  # text, number or name, True behind the group
-        self._unsaid = ""  # the first part that Python cannot say
+        self._references: list[tuple[str, int | str, bool]] = []  # (text, number or name, True if the group is closed)
+        self._unsaid = ""  # the first part that Python cannot express
 
     def whole(self) -> str:
         while self._at < len(self._pattern):
@@ -145,7 +145,7 @@ class _Scanner:
         self._add(f"(?P=g{number})")
 
     def _character_escape(self) -> str:
-        """An escape that stands for a character or several, also in a class."""
+        """An escape for one character or a set of characters, also inside a class."""
         following = self._pattern[self._at : self._at + 1]
         if not following:
             raise NotAPattern("it ends in a backslash")
@@ -189,7 +189,7 @@ class _Scanner:
         return r"[\s\S]"
 
     def _member(self) -> tuple[int | None, str]:
-        """A character of a class, or None for several, with its spelling."""
+        """A member of a class: (its code point, or None for a set of characters; its spelling)."""
         if self._at >= len(self._pattern):
             raise NotAPattern("a class is not closed")
         character = self._pattern[self._at]
@@ -266,7 +266,7 @@ class _Scanner:
             self._unsaid = self._unsaid or f"a count of more than {_MANY_DIGITS} digits"
         elif counts is not None and counts[3] and int(counts[3]) < int(counts[1]):
             raise NotAPattern(f"the counts of {text[:20]!r} are in the wrong order")
-        if self._pattern.startswith("?", self._at):  # which of several matches is found makes no difference
+        if self._pattern.startswith("?", self._at):  # lazy: which of several matches is found makes no difference
             self._at += 1
         self._add(text, repeats=False)
 
@@ -277,7 +277,7 @@ _CONTROL_CODES = {r"\f": 12, r"\n": 10, r"\r": 13, r"\t": 9, r"\v": 11}
 
 
 def _character(escape: str) -> str:
-    """The spelling of the character of an escape by its code, without the backslash."""
+    """Spell the character of an escape by code; ``escape`` lacks its backslash."""
     if escape[0] == "c":
         code = ord(escape[1]) % 32
     elif escape[0] == "0":

@@ -1,4 +1,4 @@
-"""Tests a JSON value against a shape; ``enum`` and ``const`` are intersected with other keywords this way."""
+"""Tests a JSON value against a shape, to intersect ``enum`` and ``const`` with other keywords."""
 
 from fractions import Fraction
 from typing import Any
@@ -85,7 +85,7 @@ def _is_object(nodes: Expander, shape: Object, value: dict[str, Any]) -> bool:
 
 
 def is_key_of(nodes: Expander, wanted: Wanted, key: str) -> bool:
-    """True if a member with this key may be the one that is wanted."""
+    """True if a member with this key may be the witness."""
     return (
         key not in wanted.excluded
         and all(nodes.matches(pattern, key) for pattern in wanted.found)

@@ -1,4 +1,4 @@
-"""The JSON types that a subschema's instances can have, read off its keywords: cheap, and never too few."""
+"""Computes a cheap superset of the JSON types of a subschema's instances, from its keywords."""
 
 from contextlib import suppress
 from typing import Any
@@ -13,7 +13,7 @@ _MAX_DEPTH = 8
 
 
 def possible_kinds(document: SchemaDocument, pointer: str, depth: int = 0) -> frozenset[Kind]:
-    """The types of a subschema's instances, or more."""
+    """A superset of the JSON types of a subschema's instances."""
     schema, null, _ = read(document.find(pointer))
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return frozenset() if schema is False else _ALL

@@ -14,17 +14,17 @@ from constrained_k2.schema.normalize import Normalizer
 
 T = TypeVar("T")
 _CONDITIONS = frozenset({"not", "if", "dependencies", "dependentSchemas", "unevaluatedProperties", "unevaluatedItems"})
-_CHEAPER = 3  # times fewer meetings, where a grammar is known and may be improved
+_CHEAPER = 3  # divides the budget of intersections of a cheaper try, made to improve a known grammar
 _LEFT_OUT = (_CONDITIONS, _CONDITIONS | {"oneOf", "anyOf"})
-"""Keywords that are relaxed where the alternatives of a schema cost too much: at first, and if that is not enough."""
+"""Keywords to relax if a schema's alternatives cost too much: the first set, and if that is not enough the second."""
 
 
 class NoInstancesError(UnsupportedSchema):
-    """A writer found no instance. Never leaves this package."""
+    """A grammar writer found that nothing satisfies the schema. Never leaves this package."""
 
 
 def write_some(document: SchemaDocument, matches: Callable[[str, str], bool], write: Callable[[Normalizer], T]) -> T:
-    """Write a schema with instances, as exactly as its cost allows.
+    """Write a schema's grammar, as exactly as the cost allows while some instance can be written.
 
     Args:
         document: The schema.
@@ -32,8 +32,8 @@ def write_some(document: SchemaDocument, matches: Callable[[str, str], bool], wr
         write: Writes a grammar; raises :class:`NoInstancesError`.
 
     Raises:
-        UnsupportedSchema: The schema has no instances, or none that can be written; or as ``write`` raises.
-        SchemaTooCostly: As ``write`` raises.
+        UnsupportedSchema: Nothing satisfies the schema, or no instance can be written; or ``write`` raises it.
+        SchemaTooCostly: ``write`` raises it, and no cheaper try succeeds.
     """
     exact = Normalizer(document, matches)
     try:
@@ -61,9 +61,9 @@ def _write_cheaply(
     write: Callable[[Normalizer], T],
     problem: SchemaTooCostly | None,
 ) -> T:
-    """Write a schema whose exact negations cost too much: without these, and then without its alternatives.
+    """Write a schema that costs too much: without witnesses, and if that fails without its alternatives.
 
-    ``problem`` is known if there are no such negations.
+    ``problem``: The error so far, if the schema has no witnesses to do without; else None.
     """
     try:
         if problem is None:

@@ -1,4 +1,4 @@
-"""Expands a schema's nodes, one level at a time, into unions of shapes without allOf, anyOf, not, if and $ref.
+"""Expands a schema node into a union of shapes, one level deep, without allOf, anyOf, not, if or $ref.
 
 {"anyOf": [{"type": "integer"}, {"const": "x"}], "minimum": 3}     Number(integer, low=3) and Value("x")
 """
@@ -37,13 +37,13 @@ from constrained_k2.threads.interruptible import check_deadline
 T = TypeVar("T")
 _MAX_SHAPES = 256  # in one union
 _MAX_NODES = 4096  # of one schema
-_WANTING = 30  # a pair with an object that must have certain members: it takes so much longer, and is often in vain
-_LOOKED_UP = 64  # keys in maps that cost as much as a meeting
+_WANTING = 30  # cost of a pair in which an object has witnesses, in other pairs: it takes longer, and is often in vain
+_LOOKED_UP = 64  # key lookups in maps that cost as much as intersecting one pair
 _PRUNING_DEPTH = 3
 
 
 class _ReenteredError(Exception):
-    """Pruning reached a literal that is still being expanded."""
+    """Pruning reached a subschema that is still being expanded."""
 
 
 class Normalizer:
@@ -51,10 +51,10 @@ class Normalizer:
 
     Args:
         document: The schema.
-        matches: Finds a pattern in a text; must be safe on hostile patterns.
-        relaxes_negations: What has no exact negation never fails then; else its negation lacks instances.
-        wants_members: The negations of key maps are exact, which may cost too much; else they have no exact negation.
-        left_out: Keywords that are relaxed, for their alternatives cost too much; then ``oneOf`` excludes nothing.
+        matches: Returns True if a text contains a match of a pattern; must be safe on hostile patterns.
+        relaxes_negations: True to relax negations that have no exact grammar; else they are narrowed.
+        wants_members: True to negate key maps exactly, by witnesses, which may cost too much; else not exactly.
+        left_out: Keywords that are relaxed because their alternatives cost too much. With any, ``oneOf`` is ``anyOf``.
     """
 
     def __init__(
@@ -71,19 +71,19 @@ class Normalizer:
         self.notes = Notes(document)
         self.relaxes_negations = relaxes_negations
         self.wants_members, self.left_out = wants_members, left_out
-        self._narrowed: set[Node | SchemaLiteral] = set()  # whose shapes lack instances
+        self._narrowed: set[Node | SchemaLiteral] = set()  # nodes and subschemas whose shapes lack instances
         self._nodes: dict[Node, Shapes] = {NEVER: ()}
-        self._parts: dict[Node, Shapes] = {}  # of a node, by JSON type or as items: at most seven for each
+        self._parts: dict[Node, Shapes] = {}  # parts of nodes, by JSON type or as unique items: at most seven each
         self._synthetic: dict[str, tuple[Node, ...]] = {}
         self._literals: dict[SchemaLiteral, Shapes] = {}
         self._maps: dict[int, tuple[object, dict[str, Node]]] = {}  # id of a map -> the map, its named members
         self._never: dict[Node, bool] = {}
         self._open: list[SchemaLiteral] = []
-        # met_wanting: objects that must have certain members took part
+        # met_wanting: True if an object with witnesses was intersected
         self._pruning, self.met_wanting = 0, False
 
     def shapes(self, node: Node) -> Shapes:
-        """The union of a node's instances; empty if nothing satisfies it."""
+        """The shapes of a node, as a union; empty if nothing satisfies the node."""
         found = self._nodes.get(node)
         if found is None:
             found = self._parts.get(node)
@@ -142,20 +142,20 @@ class Normalizer:
         return ""
 
     def any_node(self, nodes: tuple[Node, ...]) -> Node:
-        """A node outside of the schema: the instances of any of these nodes, of one literal each."""
+        """A synthetic node for the union of these nodes; each of these consists of one subschema."""
         name = f"any of {len(self._synthetic)}"
         self._synthetic[name] = nodes
         return frozenset({(name, True)})
 
     def shapes_node(self, shapes: Shapes) -> Node:
-        """A node outside of the schema: the instances of these shapes."""
+        """A synthetic node for a union of shapes."""
         name = f"shapes {len(self._synthetic)}"
         self._synthetic[name] = ()
         self._literals[name, True] = shapes
         return frozenset({(name, True)})
 
     def by_kind(self, node: Node) -> dict[Kind, tuple[Node, Shapes]]:
-        """JSON type -> a node outside of the schema, the instances of a node that have this type, and its shapes."""
+        """JSON type -> a synthetic node for the instances of a node that have this type, and the shapes of these."""
         found: dict[Kind, list[Shape]] = {}
         for shape in self.shapes(node):
             found.setdefault(kind_of_shape(shape), []).append(shape)
@@ -166,14 +166,14 @@ class Normalizer:
         return parts
 
     def part_of(self, node: Node, name: str, shapes: Shapes) -> Node:
-        """A node outside of the schema: those instances of a node that have these shapes."""
+        """A synthetic node for the instances of a node that have these shapes."""
         self._synthetic[name] = ()
         part = node | {(name, True)}
         self._parts.setdefault(part, shapes)
         return part
 
     def occurrences(self, node: Node, keywords: tuple[str, ...]) -> list[str]:
-        """Pointers to these keywords in the subschemas of a node, in place: where coverage reports a note."""
+        """Pointers of these keywords in the subschemas of a node that apply in place; coverage reports notes there."""
         return keyword_places(self.document, self._synthetic, [pointer for pointer, _ in sorted(node)], keywords)
 
     def meet(self, one: Shape, other: Shape) -> Shape | None:
@@ -189,9 +189,9 @@ class Normalizer:
         if not isinstance(shape, Object) or not (shape.required or shape.wanted):
             return shape
         self.notes.spend(len(shape.required) * len(shape.maps) // _LOOKED_UP)
-        # A required key without a possible value tells branches with different constants apart early.
+        # Early test: if a required key can have no value, as in branches with different constants, nothing is left.
         value_node = self.value_node
-        assert isinstance(one, Object)  # as their meeting is
+        assert isinstance(one, Object)  # because their intersection is one
         assert isinstance(other, Object)
         values = [value_node(one, key) | value_node(other, key) for key in sorted(shape.required)]
         if any(map(self.is_never, values)):
@@ -202,7 +202,7 @@ class Normalizer:
         return self._pruned(partial(settled, self, shape), known) if shape.wanted else shape
 
     def is_never(self, node: Node) -> bool:
-        """True if it is plain that nothing satisfies a node: one of its schemas is ``false``."""
+        """True if a node is unsatisfiable because one of its subschemas is ``false``; nothing else is examined."""
         found = self._never.get(node)
         if found is None:
             found = self._never[node] = any(
@@ -233,12 +233,12 @@ class Normalizer:
         return node
 
     def _with_chosen(self, shapes: Shapes) -> Shapes:
-        """The same union with the wanted members of its objects chosen, unless these are too many alternatives."""
+        """The same union with keys chosen for the witnesses of its objects, unless that makes too many alternatives."""
         ways = [chosen(self, one, self.meet) if isinstance(one, Object) and one.wanted else [one] for one in shapes]
         return self.either(*ways) if sum(map(len, ways)) <= _MAX_SHAPES else shapes
 
     def _pruned(self, prune: Callable[[], T], unknown: T) -> T:
-        """The result of pruning; ``unknown`` if it goes too deep, or reaches a literal that is still being expanded."""
+        """The result of pruning; ``unknown`` if it goes too deep, or reaches a subschema that is being expanded."""
         if self._pruning >= _PRUNING_DEPTH:
             return unknown
         self._pruning += 1

@@ -1,4 +1,4 @@
-"""Notes on the keywords that the expansion of a schema does not enforce exactly, and on the limits that it meets."""
+"""Collects which keywords of a schema are not enforced exactly, and bounds the cost of its expansion."""
 
 from typing import Literal
 
@@ -7,7 +7,7 @@ from constrained_k2.schema.document import SchemaDocument
 
 NoteStatus = Literal["narrowed", "read_as", "relaxed"]
 _MAX_MEETINGS = 30_000  # pairs of shapes that may be intersected for one schema; bounds the time
-_MAX_REASONS = 8  # for one status of one keyword: each of a schema's patterns may be one for each of its keywords
+_MAX_REASONS = 8  # max reasons per status of a keyword: each of a schema's patterns may add one to each keyword
 
 
 class Notes:
@@ -16,12 +16,12 @@ class Notes:
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
         self.found: dict[str, list[tuple[NoteStatus, str]]] = {}  # pointer of a keyword -> statuses with reasons
-        self.narrowings = 0  # how often something was narrowed, or shapes were used that lack instances by that
+        self.narrowings = 0  # times that something was narrowed, or that narrowed shapes were used again
         self._costly: set[str] = set()  # pointers of the keywords that are relaxed because they cost too much
         self._meetings, self.max_meetings = 0, _MAX_MEETINGS
 
     def add(self, pointer: str, status: NoteStatus, reason: str, *, for_cost: bool = False) -> None:
-        """Record that a keyword is not enforced exactly, beside what is known of it already.
+        """Record that a keyword is not enforced exactly. Earlier notes on it are kept.
 
         ``for_cost``: a budget is the cause, so fewer alternatives elsewhere may help.
         """
@@ -38,13 +38,13 @@ class Notes:
         return len(self._costly)
 
     def spend(self, meetings: int) -> None:
-        """Count pairs of shapes that are intersected, or what costs as much."""
+        """Count intersected pairs of shapes, or work that costs as much."""
         self._meetings += meetings
         if self._meetings > self.max_meetings:
             problem = f"its anyOf, oneOf, allOf and not combine to more than {self.max_meetings} pairs of alternatives"
             raise self.too_costly(problem, "meetings", self.max_meetings)
 
     def too_costly(self, problem: str, budget: str, limit: int) -> SchemaTooCostly:
-        """The error for a limit of this schema."""
+        """The error for a limit that this schema exceeds."""
         remedy = "Simplify its anyOf, oneOf, allOf and not"
         return SchemaTooCostly(problem, self._document.location, remedy, budget=budget, limit=limit, actual=limit + 1)

@@ -1,4 +1,4 @@
-"""Patterns in other dialects as ECMA-262's, and leading lookahead as separate patterns, without an engine."""
+"""Rewrites patterns of other dialects as ECMA-262, and splits leading lookahead into patterns."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _ITEM = re.compile(r"\\.?|\[(?:\\.|[^]\\])*[]\\]?|[()|]", re.DOTALL)  # an escap
 
 
 class PatternParts(NamedTuple):
-    """A pattern as patterns that must all be found in a text, and patterns that must all be ``absent`` from it."""
+    """A pattern, split into patterns that must all match somewhere in a text and ``absent`` ones that must not."""
 
     found: tuple[str, ...]
     absent: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ def parts_of(pattern: str) -> PatternParts:
     found: list[str] = []
     absent: list[str] = []
     if _BACK_REFERENCE.search(pattern):
-        return PatternParts((pattern,))  # parts number their groups from 1
+        return PatternParts((pattern,))  # each part would number its groups from 1
     rest = pattern
     while rest.startswith(("^(?=", "^(?!")):
         end = _group_end(rest, 1)
@@ -60,9 +60,9 @@ def without_looks(pattern: str) -> str:
 
 
 def in_ecma(pattern: str) -> str:
-    """A pattern with what ECMA-262 spells in another way than Python and Go.
+    """Rewrite what Python and Go spell in another way than ECMA-262.
 
-    These are both anchors, groups with names and references to them, flags for the whole pattern, and ``/^…$/``.
+    These are anchors, named groups and references to them, flags for the whole pattern, and JavaScript's ``/^…$/``.
     """
     if literal := _IN_SLASHES.fullmatch(pattern):
         flags = "".join(flag for flag in "is" if flag in literal[2])

@@ -1,8 +1,8 @@
-"""Fast-path admission: recognizes schemas that a grammar enforces completely, without compiling them ("plain" schemas).
+"""Fast-path admission: recognizes schemas whose keywords are all enforced, without compiling them.
 
-A plain schema is satisfiable and uses only keywords that stay enforced (or narrowed) however they are combined. Its
-strings with a pattern are compiled one by one. A schema that is not plain may be enforced completely too, but only
-compiling it shows that.
+Such a schema is called plain. It is satisfiable and uses only keywords that stay enforced (or narrowed) however they
+are combined. Its strings with a pattern are compiled one by one. A schema that is not plain may be enforced completely
+too, but only compiling it shows that.
 """
 
 import json
@@ -28,8 +28,8 @@ from constrained_k2.schema.plain_values import (
 )
 
 MAX_PARTS: Final = 600
-"""The most parts of a plain schema: subschemas and listed values, counted again for each reference to them. What takes
-longer to compile counts as several."""
+"""The most parts of a plain schema: subschemas and listed values, counted again for each reference to them. Parts that
+take longer to compile count as several."""
 
 _MAX_TEXT = 64 << 10  # characters of the whole schema: bounds the time to decode it
 _MAX_DEPTH = 24  # of subschemas and references
@@ -41,7 +41,7 @@ _BESIDE_PATTERN = frozenset({"type", "pattern", "format", "minLength", "maxLengt
 
 
 class PlainShape(NamedTuple):
-    """The shape of a plain schema.
+    """The size of a plain schema, and its strings that remain to be compiled.
 
     Attributes:
         parts: The number of its parts, at most :data:`MAX_PARTS`, without those of its patterns.
@@ -53,7 +53,7 @@ class PlainShape(NamedTuple):
 
 
 def plain_shape(text: str) -> PlainShape | None:
-    """The shape of a plain schema, JSON text of a tool's arguments; None for a schema that is not plain."""
+    """Measure a plain schema, given as the JSON text of a tool's arguments schema; None if it is not plain."""
     if len(text) > _MAX_TEXT:
         return None
     try:
@@ -71,7 +71,7 @@ class _Walk:
     def __init__(self, root: Any) -> None:
         self._root = root
         self._referred: set[str] = set()  # pointers of the targets of references
-        self._open: dict[str, int] = {}  # of targets that are being walked -> the optional parts around the reference
+        self._open: dict[str, int] = {}  # target being walked -> the number of optional parts around the reference
         self._optional = 0  # parts around this one that an instance may lack
         self._patterns = 0  # strings with patterns so far
         self.patterned: set[str] = set()
@@ -83,7 +83,7 @@ class _Walk:
         if type(root) is not dict or root.get("type", "object") != "object" or not root.keys().isdisjoint(_IN_PLACE):
             raise NotPlain
         self._node({key: value for key, value in root.items() if key not in DEFINITIONS} | {"type": "object"}, 0)
-        for keyword in sorted(DEFINITIONS):  # what nothing refers to must be within the budgets
+        for keyword in sorted(DEFINITIONS):  # definitions that nothing refers to must be within the budgets too
             definitions = root.get(keyword, {})
             if type(definitions) is not dict:
                 raise NotPlain
@@ -93,7 +93,7 @@ class _Walk:
                     self._node(definition, 1)
 
     def _node(self, schema: Any, depth: int) -> int:
-        """Walk one subschema; the bits of the JSON types that its instances may have."""
+        """Walk one subschema. Returns the bits of the JSON types that its instances may have, as all checks do."""
         self.left -= 1
         if schema is True:
             return ALL_KINDS
@@ -115,7 +115,7 @@ class _Walk:
         return kinds
 
     def reference(self, schema: dict[str, Any], value: Any, depth: int) -> int:
-        """A reference by pointer. One to a part around it is in a part that an instance may lack."""
+        """Check a reference by pointer. A recursive one must be inside a part that an instance may lack."""
         refuse_beside(schema, {"$ref"})
         if type(value) is not str or not value.startswith("#/") or "%" in value:
             raise NotPlain
@@ -130,9 +130,9 @@ class _Walk:
         return kinds
 
     def branches(self, schema: dict[str, Any], value: Any, depth: int) -> int:
-        """``anyOf``; ``oneOf`` where no two branches have instances of one type; ``allOf`` of one branch.
+        """Check ``anyOf``, ``oneOf`` whose branches have no JSON type in common, or ``allOf`` of one branch.
 
-        Branches with patterns are told apart by their types, too: a pattern beside other strings is not one by itself.
+        Branches with patterns must not share a type either, so that a string with a pattern is compiled by itself.
         """
         keyword = next(iter(schema.keys() & _IN_PLACE))
         refuse_beside(schema, {keyword})
@@ -151,7 +151,7 @@ class _Walk:
         return found
 
     def pattern(self, schema: dict[str, Any], value: Any, _: int) -> int:
-        """``pattern`` of a string, whose other keywords bound it too."""
+        """Check the ``pattern`` of a string, and keep it with the string's other keywords for compiling."""
         refuse_beside(schema, _BESIDE_PATTERN)
         if type(value) is not str or not kinds_of(schema.get("type", [])) & STRING:
             raise NotPlain
@@ -163,7 +163,7 @@ class _Walk:
         return ALL_KINDS
 
     def values(self, schema: dict[str, Any], value: Any, _: int) -> int:
-        """``enum`` or ``const`` of scalars, beside a type at most: some of them has that type."""
+        """Check an ``enum`` or ``const`` of scalars. If ``type`` is beside it, some value must have that type."""
         values = value if "enum" in schema else [value]
         if type(values) is not list or len(values) > self.left:
             raise NotPlain
@@ -176,7 +176,7 @@ class _Walk:
         return kinds
 
     def properties(self, schema: dict[str, Any], value: Any, depth: int) -> int:
-        """``properties``, with the keys that are required."""
+        """Check ``properties`` together with ``required``."""
         if type(value) is not dict or len(value) > MAX_PROPERTIES:
             raise NotPlain
         required = schema.get("required", [])
@@ -191,7 +191,7 @@ class _Walk:
         return ALL_KINDS
 
     def items(self, schema: dict[str, Any], value: Any, depth: int) -> int:
-        """``items`` as one schema."""
+        """Check ``items``, which must be one schema."""
         is_optional = not schema.get("minItems")
         self._optional += is_optional
         self._node(value, depth)
@@ -199,7 +199,7 @@ class _Walk:
         return ALL_KINDS
 
     def others(self, schema: dict[str, Any], value: Any, depth: int) -> int:  # noqa: ARG002 - a check's arguments
-        """``additionalProperties``."""
+        """Check ``additionalProperties``."""
         if value is not False:
             self._optional += 1
             self._node(value, depth)

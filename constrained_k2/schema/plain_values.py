@@ -1,4 +1,4 @@
-"""Keywords without subschemas in plain schemas, and the JSON types that values may have."""
+"""Checks the keywords without subschemas for fast-path admission; JSON types are bits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -10,7 +10,7 @@ from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.schema.string_formats import FORMATS
 
 MAX_PROPERTIES: Final = 64
-"""The most properties of one object: as many as a grammar's rule tells apart."""
+"""Max properties of one object: the rule of an object has one bit for each."""
 STRING: Final = 8
 """The bit of strings among the bits of JSON types."""
 ALL_KINDS: Final = 63
@@ -19,8 +19,8 @@ _MAX_NAME = 256  # characters of a property's name, or of a listed string
 _MAX_SIZES: Mapping[str, int] = {"Items": 1_000, "Length": 10_000}
 _FORMAT_PARTS, _BOUND_PARTS = 20, 3
 _LONG = 256  # characters: each format has shorter strings
-_LARGEST = 10**15  # of bounds and listed numbers
-_SMALLEST = 10**-9  # of bounds that are not 0
+_LARGEST = 10**15  # largest magnitude of bounds and listed numbers
+_SMALLEST = 10**-9  # smallest magnitude of bounds other than 0
 _KIND_BITS: Mapping[str, int] = {
     "null": 1, "boolean": 2, "number": 4, "integer": 4, "string": STRING, "array": 16, "object": 32
 }  # fmt: skip
@@ -28,7 +28,7 @@ _NO_KIND = 64
 _VALUE_BITS: Mapping[type, int] = {type(None): 1, bool: 2, int: 4, str: STRING}
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _UNUSUAL_FORMATS = frozenset({"idn-email", "idn-hostname", "iri", "iri-reference", "regex", "uri-template"})
-"""The formats whose patterns are large: each is measured by compiling it."""
+"""The formats with large patterns. A schema that uses one is not plain, so it is compiled."""
 
 
 class NotPlain(Exception):
@@ -63,7 +63,7 @@ def check_name(name: str) -> None:
 
 
 def is_inert(keyword: str, value: Any) -> bool:
-    """True if an annotation has nothing that the budgets count, or that a reference may mean."""
+    """True if an annotation contains nothing that a budget counts or a reference may point at."""
     if len(keyword) > _MAX_NAME:
         return False
     if type(value) in _SCALARS:
@@ -102,7 +102,7 @@ def _required(schema: dict[str, Any]) -> int:
 
 
 def _size(schema: dict[str, Any]) -> int:
-    """A bound on a length: each is checked with the other one."""
+    """Check a bound on a length, together with the opposite one."""
     for noun, largest in _MAX_SIZES.items():
         low, high = schema.get(f"min{noun}", 0), schema.get(f"max{noun}", largest)
         if type(low) is not int or type(high) is not int or not 0 <= low <= high <= largest:
@@ -111,7 +111,7 @@ def _size(schema: dict[str, Any]) -> int:
 
 
 def _bound(schema: dict[str, Any]) -> int:
-    """A bound on a number: each is checked with all others, so that some number is within them."""
+    """Check a bound on a number, together with all others: some number must be within them."""
     low, is_low_open = _tightest(schema, "minimum", "exclusiveMinimum", max)
     high, is_high_open = _tightest(schema, "maximum", "exclusiveMaximum", min)
     if low is not None and high is not None and high - low < 2 and (is_low_open or is_high_open or ceil(low) > high):
@@ -131,7 +131,7 @@ def _tightest(
 
 
 def _format(schema: dict[str, Any]) -> int:
-    """A format, and a length that its strings may have."""
+    """Check a format, and that the bounds on the length do not exclude its strings."""
     value = schema["format"]
     if type(value) is not str:
         raise NotPlain
@@ -150,11 +150,11 @@ def _not_unique(schema: dict[str, Any]) -> int:
 
 
 ASSERTIONS: Final[Mapping[str, Callable[[dict[str, Any]], int]]] = {
-    "type": lambda _: 0,  # as kinds_of reads it
+    "type": lambda _: 0,  # kinds_of checks it
     "required": _required,
     **dict.fromkeys(("minItems", "maxItems", "minLength", "maxLength"), _size),
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _bound),
     "format": _format,
     "uniqueItems": _not_unique,
 }
-"""Keyword -> the parts that it counts as in a schema that has it; it raises :class:`NotPlain`."""
+"""Keyword -> its check, which returns the number of parts that it counts as, or raises :class:`NotPlain`."""

@@ -1,7 +1,9 @@
-"""Shapes: what a schema leaves of one JSON type, in a form that can be intersected and written as a grammar.
+"""Shapes: the values of one JSON type that a schema allows, as data that can be intersected.
 
-A *node* is a set of literals, each the pointer of a subschema and whether it must hold or fail; all of them apply at
-once. Shapes refer to the nodes of items and members and are built one level at a time, so recursive schemas are finite.
+{"type": "integer", "minimum": 3}     Number(integer=True, low=3)
+
+A schema node is a set of subschemas that apply together, each by its JSON pointer, as it is or negated. Shapes refer to
+the nodes of their items and members and are expanded one level at a time, so recursive schemas are finite.
 """
 
 import json
@@ -38,7 +40,7 @@ class Boolean:
 class Number:
     """A range of numbers, of integers, or of non-integers (``fraction``); ``multiple`` 0 means any.
 
-    ``once``: each is written in one spelling.
+    ``once``: each number has one spelling, so that a matcher can compare the items of an array as texts.
     """
 
     integer: bool = False
@@ -54,7 +56,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class String:
-    """Strings by length in characters, patterns to be found, ``absent`` patterns, formats and excluded values."""
+    """Strings: length in characters, patterns that must match or (``absent``) must not, formats, excluded values."""
 
     shortest: int = 0
     longest: int | None = None
@@ -67,7 +69,7 @@ class String:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Arrays: a node for each of the first items, one for the rest; ``contains``: node, fewest and most such items."""
+    """Arrays: a node for each prefix item, one for the rest; (node, fewest, most) for each ``contains`` clause."""
 
     prefix: tuple[Node, ...] = ()
     rest: Node = ANY
@@ -79,13 +81,13 @@ class Array:
 
     @property
     def wishes(self) -> list[tuple[Node, int, int | None]]:
-        """The entries of ``contains``, in the same order in every process: notes depend on what is expanded first."""
+        """The ``contains`` clauses, in the same order in every process: notes depend on what is expanded first."""
         return sorted(self.contains, key=lambda wish: (sorted(wish[0]), wish[1], -1 if wish[2] is None else wish[2]))
 
 
 @dataclass(frozen=True, slots=True)
 class KeyMap:
-    """The values that one subschema allows: by name, by pattern of the name, and for all other names (``extra``)."""
+    """The nodes that one subschema gives members' values: by key, by key pattern, and for other keys (``extra``)."""
 
     named: tuple[tuple[str, Node], ...] = ()
     patterns: tuple[tuple[str, Node], ...] = ()
@@ -94,7 +96,7 @@ class KeyMap:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """The keys that the schemas of an object declare."""
+    """The keys that an object's subschemas declare."""
 
     names: frozenset[str] = frozenset()  # in properties, required and the dependent keywords
     has_properties: bool = False
@@ -110,14 +112,14 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A member that an object must have, by its key and its value; what the negation of a key map asks for."""
+    """A witness: a member that a negation (of ``additionalProperties``, say) demands, by its key and its value."""
 
     value: Node = ANY
-    excluded: frozenset[str] = frozenset()  # keys that do not count
-    found: frozenset[str] = frozenset()  # patterns that the key matches
-    absent: frozenset[str] = frozenset()  # patterns that it does not match
-    names: Node = ANY  # of the key
-    pointer: str = field(default="", compare=False)  # of the negated keyword
+    excluded: frozenset[str] = frozenset()  # keys that the witness does not have
+    found: frozenset[str] = frozenset()  # patterns that the key must match
+    absent: frozenset[str] = frozenset()  # patterns that the key must not match
+    names: Node = ANY  # node of the key
+    pointer: str = field(default="", compare=False)  # JSON pointer of the negated keyword
 
     @property
     def order(self) -> list[list[Any]]:
@@ -127,7 +129,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """Objects: every map applies to every key."""
+    """Objects: every key map applies to every member."""
 
     maps: frozenset[KeyMap] = frozenset()
     required: frozenset[str] = frozenset()
@@ -137,10 +139,10 @@ class Object:
     wanted: frozenset[Wanted] = frozenset()
     declared: Declared = Declared()
     kind: Kind = "object"
-    found: dict[str, Node] = field(default_factory=dict, init=False, repr=False, compare=False)  # by value_node
+    found: dict[str, Node] = field(default_factory=dict, init=False, repr=False, compare=False)  # cache of value_node
 
     def in_order(self) -> list[str]:
-        """The keys that the maps name, in the order of the schema, and of its subschemas by their pointers."""
+        """The keys that the maps name: subschemas in the order of their pointers, each with its keys in its order."""
         maps = sorted(self.maps, key=lambda rules: [sorted(value) for _, value in rules.named])
         return list(dict.fromkeys(name for rules in maps for name, _ in rules.named))
 
@@ -217,7 +219,7 @@ def is_number(value: Any) -> TypeGuard[int | float]:
 
 
 def negated(node: Node) -> Node:
-    """The negation of a node of one literal."""
+    """The negation of a node that consists of one subschema."""
     ((pointer, holds),) = node
     return frozenset({(pointer, not holds)})
 
@@ -287,7 +289,7 @@ def _meet_numbers(one: Number, other: Number) -> Number | None:
 
 
 def tighten(number: Number) -> Number | None:
-    """The same numbers, with each bound moved to the nearest of them where there is one; None if there are none."""
+    """The same numbers; bounds of integers and multiples move inwards to one of them. None if no number is left."""
     multiple = number.multiple
     if number.integer:
         multiple = common_multiple(multiple, Fraction(1)) if multiple else Fraction(1)

@@ -1,7 +1,7 @@
-"""Keys that no schema declares: JSON Schema allows them; they can be forbidden where a schema declares properties.
+"""The setting ``undeclared_keys``: whether object keys that no subschema declares are forbidden.
 
-Shapes are narrowed after the intersection of all subschemas, so that the branches of an ``allOf`` do not forbid each
-other's keys. Each alternative of an ``anyOf`` or ``oneOf`` declares its own keys.
+JSON Schema allows such keys. Shapes are narrowed after the intersection of all subschemas, so that the branches of an
+``allOf`` do not forbid each other's keys. Each alternative of an ``anyOf`` or ``oneOf`` declares its own keys.
 
 An object with ``"properties": {}`` declares no key and stays open. At the root of a tool's schema, however, it means
 that the tool has no parameters: only ``{}`` can be written.
@@ -36,10 +36,10 @@ def takes_no_arguments(schema: Mapping[str, Any]) -> bool:
 
 
 def with_declared_keys(shape: Shape) -> Shape:
-    """The objects of a shape that have declared keys alone.
+    """The objects of a shape that have only declared keys.
 
-    Unchanged are objects without ``properties``, and those where ``additionalProperties``, ``patternProperties``,
-    ``unevaluatedProperties`` or ``propertyNames`` says which other keys are allowed.
+    Objects without ``properties`` are unchanged, and so are objects for which ``additionalProperties``,
+    ``patternProperties``, ``unevaluatedProperties`` or ``propertyNames`` says which other keys are allowed.
     """
     if not isinstance(shape, Object) or not shape.declared.has_properties or shape.declared.rules_others:
         return shape

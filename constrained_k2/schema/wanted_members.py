@@ -1,6 +1,6 @@
-"""Members that an object must have (:class:`~constrained_k2.schema.shapes.Wanted`), resolved where its keys are known.
+"""Chooses keys for the witnesses of closed objects: the members that a negation demands.
 
-In an object without undeclared keys, only a named one can be the wanted member.
+A witness (:class:`~constrained_k2.schema.shapes.Wanted`) of a closed object must have a key that the object names.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,13 +11,13 @@ from constrained_k2.schema.instances import is_key_of
 from constrained_k2.schema.keywords.keyword import Expander
 from constrained_k2.schema.shapes import ANY, Object, Shape, Wanted, with_value
 
-_MAX_WAYS = 64  # of one object, by the members that are the wanted ones
+_MAX_WAYS = 64  # max alternatives of one object, by the keys of its witnesses
 
 Meet = Callable[[Shape, Shape], Shape | None]
 
 
 def settled(nodes: Expander, shape: Object) -> Object | None:
-    """The same objects without what is certain to be there; None if a wanted member cannot be."""
+    """The same objects without the witnesses that a required key guarantees; None if a witness is impossible."""
     left = []
     for wanted in shape.wanted:
         if wanted.value == ANY and any(is_key_of(nodes, wanted, key) for key in shape.required):
@@ -29,10 +29,10 @@ def settled(nodes: Expander, shape: Object) -> Object | None:
 
 
 def chosen(nodes: Expander, shape: Object, meet: Meet, *, every: bool = False) -> list[Shape]:
-    """The same objects as alternatives: in each, other named members are the wanted ones, and are required.
+    """The same objects as alternatives, one for each choice of keys for the witnesses; these keys are required.
 
-    Members that are wanted for their keys alone stay as they are, unless ``every`` one is to be chosen, only one key
-    can be meant, or the object's size is limited: to write them, a grammar can do without alternatives.
+    No key is chosen for a witness that any value satisfies, since a grammar can write it without alternatives; except
+    with ``every``, if at most one key is possible, or if the object's size is limited.
     """
     if not is_closed(nodes, shape):
         return [shape]
@@ -61,7 +61,7 @@ def _meet_all(shape: Shape, others: tuple[Object, ...], meet: Meet) -> Shape | N
 
 
 def is_closed(nodes: Expander, shape: Object) -> bool:
-    """True if it is plain that an object has no other keys than those that its maps name."""
+    """True if an object is certainly closed: one of its maps allows only the keys that it names."""
     return any(not rules.patterns and nodes.is_never(rules.extra) for rules in shape.maps)
 
 

@@ -1,1 +1,1 @@
-"""Writes shapes as grammars in LLGuidance's Lark dialect."""
+"""Writes the grammars of schemas and of custom tools in LLGuidance's Lark dialect."""

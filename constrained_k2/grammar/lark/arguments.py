@@ -1,4 +1,4 @@
-"""Arguments as XTML: the root object's members as blocks, in any order.
+"""Prints arguments as XTML, Kimi K3's encoding: the root object's members as blocks, in any order.
 
     <|open|>argument key="KEY" type="TYPE"<|sep|>VALUE<|close|>argument<|sep|>
 
@@ -30,12 +30,12 @@ ANY_RULES: Mapping[Kind, str] = {
     "object": "any_object",
     "array": "any_array",
 }
-"""JSON type -> the rule of all its values, where numbers are terminals."""
+"""JSON type -> the rule of all its values, if numbers are terminals."""
 _TYPES = {kind: literal(f' type="{kind}"') for kind in ANY_RULES}
 
 
 def one_string(name: str, rule: str, form: Spelling) -> str:
-    """Return the grammar of arguments that are one string, whose text, in its spelling, is that of a rule."""
+    """Return the grammar of arguments with one string, named ``name``; ``rule`` matches its text as it is spelled."""
     if form is RAW:
         return f"{_HEAD} {literal(chr(34) + escape(name) + chr(34))} {_TYPES['string']} {_SEPARATOR} {rule} {_END}"
     return rf'"{{" ws {literal(chr(34) + name + chr(34))} ws ":" ws "\"" {rule} "\"" ws "}}"'
@@ -48,7 +48,7 @@ def _key(name: str) -> str:
 def _members(rules: Rules, key: str, number: int) -> list[str]:
     """Return the blocks under a key as one alternative: the object's parameter is then tested once for a key.
 
-    The head, the key and the type are terminals of their own: LLGuidance is slow in a terminal that goes on after a
+    The head, the key and the type are terminals of their own: LLGuidance is slow in a terminal that continues after a
     part with exclusions.
     """
     any_rules = {**ANY_RULES, "number": SIGN_APART if rules.plan.signs_apart else NUMBER}

@@ -1,4 +1,4 @@
-"""Prints arrays: prefix items, a bounded repetition of the rest, a bit for each listed value, states of ``contains``.
+"""Prints arrays: prefix items, a repetition of the rest, bits of listed values, ``contains`` states.
 
 ArrayPlan(prefix=(A,), rest=B, most=3)     an A, then up to two of B, each behind a comma
 """
@@ -59,7 +59,7 @@ def _rest(rules: Rules, plan: ArrayPlan, name: str) -> str:
 
 
 def _unequal(rules: Rules, plan: UnequalValues, name: str) -> str:
-    """Return the body for unequal items of a small set, with one bit for each value."""
+    """Return the body for ``uniqueItems`` of a small set, with one bit for each value."""
     texts = (value_text(one.value, rules.choice, signs_apart=rules.plan.signs_apart) for one in plan.values)
     values = list(dict.fromkeys(texts))
     if not values:

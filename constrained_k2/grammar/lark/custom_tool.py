@@ -1,15 +1,15 @@
-r"""Translates a custom tool's grammar (Lark or regex) into the Lark grammar of its arguments, an object of one string.
+r"""Translates a custom tool's grammar (Lark or regex) into a Lark grammar of the call's arguments.
 
     start: /b+/ NL      in JSON:  start: "{" ws "\"input\"" ws ":" ws "\"" r_start "\"" ws "}"
     NL: /\n/                      r_start: L0 L1
                                   L0: /(?:b){1,}/
                                   L1: /\\n/
 
-The client's rules keep their structure; each terminal is rewritten to match the text as it is spelled in a string. The
-syntax that OpenAI documents is supported: rules, terminals, strings, regular expressions, ranges, counts,
-``%import common.…`` and ``%ignore``. Priorities have no effect. The lexer is greedy: if two terminals match, the longer
-match wins, as with OpenAI. Inside JSON, a terminal may also end before an escaped character that it could match
-(:mod:`..patterns.runs`).
+The arguments are an object of one string. The client's rules keep their structure; each terminal is rewritten to match
+the text as it is spelled in that string. The syntax that OpenAI documents is supported: rules, terminals, strings,
+regular expressions, ranges, counts, ``%import common.…`` and ``%ignore``. Priorities have no effect. The lexer is
+greedy: if two terminals match, the longer match wins, as with OpenAI. Inside JSON, a terminal may also end before an
+escaped character that it could match (:mod:`..patterns.runs`).
 """
 
 import pkgutil
@@ -40,11 +40,11 @@ Syntax = Literal["lark", "regex"]
 
 _MAX_DEFINITION = 1 << 14  # characters, which lark reads in 0.2 s
 _MAX_RULES = 512
-_MAX_ITEMS = 1 << 15  # of one terminal, with those that it is made of, and members of classes
+_MAX_ITEMS = 1 << 15  # max regex items of one terminal, with nested ones and members of classes
 _MAX_TEXT = 1 << 20  # characters of all terminals as written
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", '"': '"', "\\": "\\", "/": "/"}
-# Those of lark's that look around or are lazy, with the same meaning.
+# Terminals of lark's ``common`` that have lookaround or laziness, rewritten with the same meaning.
 _REGULAR = {"ESCAPED_STRING": r'/"([^"\\\n]|\\.)*"/', "C_COMMENT": r"/\/\*([^*]|\*+[^*\/])*\*+\//"}
 _REFUSED = {"override_rule": "%override", "declare": "%declare"}
 _OPERATORS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
@@ -181,7 +181,7 @@ def _define(known: dict[str, Tree[Token]], name: str, body: Any) -> None:
 
 
 def _imported(kind: str, parts: list[Any]) -> Iterable[tuple[str, Tree[Token]]]:
-    """Yield the terminals of an import with their names here; those that they refer to are found in ``common``."""
+    """Yield the terminals of an import with their names here; terminals that they refer to are found in ``common``."""
     path = [str(part.children[0]) if isinstance(part, Tree) else str(part) for part in parts[0].children]
     if kind == "import":
         path, names = path[:-2], [(path[-1], path[-1] if parts[1] is None else str(parts[1].children[0]))]
@@ -204,9 +204,9 @@ class _Writer:
         self._read: dict[str, _Terminal | None] = {}  # terminals by their names; None while one is read
         self._symbols: dict[str, str] = {}  # terminals by their texts or names -> what a rule writes for them
         self._lexemes: dict[str, str] = {}  # bodies -> names of LLGuidance's terminals
-        self._split: list[str] = []  # rules of terminals that are written as several
+        self._split: list[str] = []  # rules of terminals that are split into several
         self._waiting = ["start"]  # rules, in the order in which they are needed
-        self._skip = ""  # behind each terminal
+        self._skip = ""  # the skip rule, written after each terminal
         self._matches: LongestMatch
         self._written_text = 0  # characters of terminals
 
@@ -227,7 +227,7 @@ class _Writer:
             whole, lines = "whole", [f"skip: ({' | '.join(ways)})*", "whole: skip r_start"]
             self._skip = " skip"
             self._symbols.clear()  # elsewhere the same terminals have a skip behind them
-        for name in self._waiting:  # which grows
+        for name in self._waiting:  # grows meanwhile
             lines += self._rule(name)
         return whole, [*lines, *self._split, *(f"{name}: {body}" for body, name in self._lexemes.items())]
 

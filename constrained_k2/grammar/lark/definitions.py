@@ -1,4 +1,4 @@
-"""The terminals and the rules of alternatives that a grammar's rules refer to by name: each text is written once."""
+"""Names terminals, and rules that only list alternatives, so that each is written once in a grammar."""
 
 
 class Definitions:

@@ -1,4 +1,4 @@
-"""Prints what has no parts: listed values, strings and numbers.
+"""Prints the leaves of a plan: listed values, strings and numbers.
 
 StringPlan(…, '/"a.*"/')              T0: /"a.*"/
 NumberPlan(Number(multiple=0.01))     %json {"type": "number", "minimum": 0, "multipleOf": 0.01}
@@ -27,7 +27,7 @@ from constrained_k2.grammar.spelling import JSON, RAW
 from constrained_k2.schema.doubles import LARGEST_EXACT
 from constrained_k2.schema.shapes import Number, String, Value, common_multiple, constants, meet, tighten
 
-_UNSIGNED = "/[0-9].*/"  # an expression for what has no sign
+_UNSIGNED = "/[0-9].*/"  # a terminal's body for texts without a sign
 _MAX_DECIMALS = 8  # of a multiple whose trailing zeros may be left out: each takes an alternative
 _PART = 1 << 10  # characters of the parts of long strings
 _LEAF = {"x-guidance": {"whitespace_flexible": False}}  # so that all lexemes stay in one class

@@ -46,7 +46,7 @@ _EMPTY, _NO_TEXT = Ends(True, 0, frozenset()), Ends(False, 0, frozenset())  # no
 
 
 class Blocked(NamedTuple):
-    """Neighbours in a rule: the left one always includes what the right one begins with."""
+    """Neighbours in a rule: the left one always accepts the characters that the right one begins with."""
 
     rule: str
     left: str
@@ -66,7 +66,7 @@ class LongestMatch:
 
     Attributes:
         alike: The characters whose UTF-8 begins with the same byte as a character that may begin the next terminal,
-            where a terminal may end or go on. The lexer reads bytes, so it cannot tell the two apart at once.
+            if a terminal may end or continue there. The lexer reads bytes, so it cannot tell the two apart at once.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ def _ends_of(items: Items, escaped: Ranges) -> _Reads:
         may_be_empty = any(map(states.may_end, begin))
         first = [one for term in begin for ranges, _ in states.moves(term) for one in ranges]
         waiting, seen, steps = [(begin, False)], set[frozenset[int]](), 0
-        classes = set[tuple[tuple[int, int], ...]]()  # what states accept in which a lexeme may end
+        classes = set[tuple[tuple[int, int], ...]]()  # what is accepted in states in which a lexeme may end
         while waiting:
             state, has_begun = waiting.pop()
             may_end = has_begun and any(map(states.may_end, state))

@@ -1,4 +1,4 @@
-"""Prints objects in any property order: the 64-bit parameter of one rule has a bit for each key that has been written.
+"""Prints objects with their keys in any order: a rule's 64-bit parameter has a bit for each seen key.
 
 o:     "{" ws o_f::0x0
 o_f::_ : "}" %if COMPLETE | o_kv::_                                    the first member, or the end
@@ -26,7 +26,7 @@ class ObjectForm:
     empty: str  # an object without members
     head: str  # before a member's key
     key: Callable[[str], str]  # a declared key
-    members: Callable[[Rules, str, int], list[str]]  # all ways to write a member, by its key's text and its node
+    members: Callable[[Rules, str, int], list[str]]  # a member's alternatives, by its key's text and its node
 
 
 JSON_FORM = ObjectForm(
@@ -48,7 +48,7 @@ def object_body(rules: Rules, plan: ObjectPlan, name: str, form: ObjectForm = JS
         return form.empty
     ends = f"{form.closing}{only_if(_complete(plan))} | "
     rules.helpers.append(f"{name}_f::_: {ends}{name}_kv::_")
-    if form.head:  # once for all members, which follow its text
+    if form.head:  # the head comes once, before all alternatives
         rules.helpers.append(f"{name}_kv::_: {form.head}{name}_m::_")
     rules.helpers += [
         f"{name}_{'m' if form.head else 'kv'}::_: "
@@ -62,7 +62,7 @@ def object_body(rules: Rules, plan: ObjectPlan, name: str, form: ObjectForm = JS
 
 
 def _members(rules: Rules, plan: ObjectPlan, form: ObjectForm) -> Iterator[tuple[str, str]]:
-    """Yield the ways to write a member under a declared key, each with the parameter of the rule after it."""
+    """Yield the alternatives for members under declared keys, each with the parameter of the rule after it."""
     room = _has_room(plan)
     for member in plan.members:
         conditions = [] if member.bit is None else [f"bit_clear({member.bit})"]

@@ -1,4 +1,4 @@
-"""The rules of a plan's nodes. A rule gets its name where the text first refers to it."""
+"""Names the rules of a plan's nodes, and collects their helper rules."""
 
 from constrained_k2.grammar.lark.definitions import Definitions
 from constrained_k2.grammar.lark.leaves import leaf_body
@@ -6,7 +6,7 @@ from constrained_k2.grammar.plan.nodes import ANY_VALUE, CONTAINERS, Leaf, Plan
 
 
 class Rules(Definitions):
-    """The names of a plan's rules, and the helper rules of its objects and arrays."""
+    """The names of a plan's rules, given at the first reference, and the helper rules of its objects and arrays."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Rules(Definitions):
         return leaf_body(self, self.plan.nodes[number], leaf, signs_apart=self.plan.signs_apart)
 
     def union(self, number: int, ways: list[str]) -> str:
-        """Return the body of a node's rule: these ways and the terminal of its joined strings."""
+        """Return the body of a node's rule: these alternatives and the terminal of its joined strings."""
         strings = self.plan.nodes[number].strings
         return " | ".join([*dict.fromkeys(filter(None, ways)), *([self.terminal(strings)] if strings else [])])
 

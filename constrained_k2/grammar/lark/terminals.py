@@ -1,6 +1,6 @@
 """JSON lexemes as Lark terminals.
 
-STRING, INTEGER and NUMBER are written once a grammar; ws is bounded, so that a model cannot loop on blanks.
+STRING, PLAIN and NUMBER are defined once in a grammar; ws is bounded, so that a model cannot loop on blanks.
 """
 
 import json
@@ -45,7 +45,7 @@ LLGuidance (1.7.6) computes the whole forced text, without a limit, and tokenize
 
 
 def alone(*expressions: str) -> str:
-    """Return a Lark grammar of the texts that match one of these expressions of terminals."""
+    """Return a Lark grammar of the texts that match one of these terminal bodies."""
     lines = [f"T{number}: {expression}\n" for number, expression in enumerate(expressions)]
     lines += (form.definition for form in (JSON, RAW, ATTRIBUTE) if any(form.terminal in one for one in expressions))
     return f"start: {' | '.join(f'T{number}' for number in range(len(expressions)))}\n{''.join(lines)}"
@@ -82,10 +82,10 @@ def only_if(conditions: list[str]) -> str:
 
 
 def preamble(body: str, number: str = NUMBER) -> str:
-    """Return the definitions that a grammar's other lines refer to: the engine reads all text, also of unused rules.
+    """Return only the definitions that a grammar's other lines refer to: the engine also parses unused rules.
 
     A name that is part of another word, or of a literal, costs a definition that is not needed. ``number`` is the name
-    of what matches all numbers.
+    of the rule or terminal of all numbers.
     """
     if "any" in body:
         return _WHITESPACE + _STRING + (_PLAIN if "PLAIN" in body else "") + _NUMBER_RULES[number] + _ANY % number

@@ -1,4 +1,4 @@
-r"""A client's grammar as automata, with the length of the shortest completion from each of their states.
+r"""A client's grammar as automata, with the length of the shortest completion from each state.
 
     start: "(" start* ")" | /[a-z]+/ ";"        the shortest text has 2 characters: a;        after ((ab it is 3: ;))
 
@@ -247,7 +247,7 @@ class _Builder:
         self._ignored = [self._terminal(tree) for tree in ignored]
         self.steps[self.start] += [(number, self.start) for number in self._ignored]
         self.calls[self.start].append((self._rule("start"), end))
-        for name in self._names:  # which grows
+        for name in self._names:  # grows meanwhile
             last = self._slot()
             self.ends.add(last)
             self._expression(rules[name], self._first[name], last)

@@ -1,4 +1,4 @@
-r"""A parser for texts of a client's grammar: immutable parser states, and the shortest completion of each.
+r"""A parser for texts of a client's grammar: immutable parser states, each with a shortest completion.
 
     start: "(" start* ")" | /[a-z]+/ ";"        ((ab is inside /[a-z]+/, in three nested rules; its completion is ;))
 
@@ -32,7 +32,7 @@ class _Caller:
 
     Attributes:
         rule: The rule's first slot.
-        ways: Where the text may continue after the rule: slots, each with the open rule that contains it.
+        ways: The slots at which the text may continue after the rule, each with the open rule that contains it.
         length: Characters of the shortest text from this rule's end to the end of the whole text.
         behind: The first slot on the way there that needs more text, with its open rule; None if none does.
         depth: The number of such slots on the way there.
@@ -87,7 +87,7 @@ class TextState:
         self.readings = readings
         self.was_escaped = was_escaped
         self._text = text
-        self._places = places  # where the text begins; empty after the first character
+        self._places = places  # slots at which the text begins; empty after the first character
         self._credit = credit
         self._loops: set[str] = set()  # characters after which this state is unchanged
         self._begun: tuple[list[_Begun], int] | None = None

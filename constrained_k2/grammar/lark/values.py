@@ -1,4 +1,4 @@
-"""Listed values: whitespace between their parts is free, and up to four properties may come in any order.
+"""Prints listed values with free whitespace, and objects of up to four properties in any order.
 
 {"const": {"a": [true]}}     a2: "{" ws a1 ws "}"     a1: KEY_A ws ":" ws a0     a0: "[" ws "true" ws "]"
 
@@ -35,7 +35,7 @@ def value_text(value: Any, rule: Callable[[list[str]], str], *, signs_apart: boo
 
 
 def _any_order(members: list[str], rule: Callable[[list[str]], str]) -> str:
-    """Return the grammar of members in any order: a first one, then the others by a rule that their sets share."""
+    """Return the grammar of members in any order: a first one, then the rule for the set of the others."""
     if len(members) < 2:
         return "".join(members)
     rests = ([other for other in members if other != one] for one in members)

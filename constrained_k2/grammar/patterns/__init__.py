@@ -1,5 +1,5 @@
-"""Regular expressions of schemas: parsed, written for a grammar, and followed state by state.
+"""Regexes of schemas: parsed, translated for grammars, and run as lazily built DFAs.
 
 ``tree`` parses a pattern, ``ways`` removes its anchors and back-references, and ``translation`` writes it for a
-grammar. ``states`` and ``string_states`` follow a text, ``rests`` finds its shortest end.
+grammar. ``states`` and ``string_states`` run it on a prefix, ``rests`` finds the shortest completion.
 """

@@ -1,6 +1,6 @@
-"""Character classes of ECMA-262 patterns, as regexes of one character in its spelling.
+"""Translates character classes of ECMA-262 patterns into regexes of one character as it is spelled.
 
-[^"]                in JSON:      any character but a quote, a backslash as two
+[^"]                in JSON:      any character but a quote; a backslash is spelled as two
 """
 
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
@@ -14,7 +14,7 @@ from constrained_k2.grammar.spelling import JSON, TOP, Spelling
 Ranges = list[tuple[int, int]]
 """Code points, as ranges that include both ends."""
 
-# Python's re has no \p{…}. Properties without characters that JSON escapes are parsed as private placeholders.
+# Python's re has no \p{…}. Properties without characters that JSON escapes become private-use placeholders.
 PROPERTIES = (
     *("L", "Letter", "Lu", "Uppercase_Letter", "Ll", "Lowercase_Letter", "Lt", "Lm", "Lo", "M", "Mark", "Mn", "Mc"),
     *("S", "Symbol", "Sm", "Sc", "Sk", "So", "Z", "Separator", "Zs", "Space_Separator", "Zl", "Zp"),
@@ -36,7 +36,7 @@ _CASED_TOP = 0x1F000  # no letter from here on has two cases
 
 
 class Untranslatable(Exception):
-    """The pattern has a part that no regular expression can say, or that costs too much."""
+    """The pattern has a part that no regular expression can express, or that costs too much."""
 
 
 def ranges_of(members: Any) -> Ranges:
@@ -60,7 +60,7 @@ def ranges_of(members: Any) -> Ranges:
 
 
 def one_character(ranges: Ranges, form: Spelling) -> str:
-    """Return a regex of one character of these ranges: plain where the spelling allows it, else escaped."""
+    """Return a regex of one character of these ranges: plain if the spelling allows it, else escaped."""
     return _one_character(tuple(ranges), form)
 
 

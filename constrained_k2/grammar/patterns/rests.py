@@ -1,4 +1,4 @@
-"""The shortest text that leads from states of patterns to a match of all of them.
+"""Finds the shortest suffix with which a prefix becomes a match of all given patterns.
 
 ^[a-z]+-[0-9]{3}$   after ab:      -000
 """
@@ -14,20 +14,20 @@ from constrained_k2.grammar.patterns.states import PatternStates
 from constrained_k2.grammar.patterns.tree import REPEATS, Item, Items, parse, parts
 
 _MAX_PLACES = 1024  # sets of terms that one search visits: a few milliseconds
-_LIKED = "a0A-_./ TZ"  # characters to write where several will do
+_LIKED = "a0A-_./ TZ"  # preferred characters, if several are possible
 _ESCAPED = frozenset(map(ord, '"\\'))
 _SPACE = ord(" ")
 _SURROGATES = range(0xD800, 0xE000)
 _CHARACTERS = (sre.LITERAL, sre.IN)
 _BOUNDARIES = ((sre.AT, sre.AT_BOUNDARY), (sre.AT, sre.AT_NON_BOUNDARY))
 
-_Place = tuple[tuple[int, ...], int]  # a term of each pattern, and the number of characters, up to the least
+_Place = tuple[tuple[int, ...], int]  # a term of each pattern, and the number of characters, capped at the least
 
 
 def shortest_rest(
     states: Sequence[tuple[PatternStates, int]], least: int = 0, max_places: int = _MAX_PLACES
 ) -> str | None:
-    """Return a shortest text of at least ``least`` characters after which each pattern matches.
+    """Return a shortest suffix of at least ``least`` characters after which each pattern matches.
 
     None if the search finds none: it visits at most ``max_places`` sets of terms, and compares twice as many steps.
 
@@ -58,7 +58,7 @@ def shortest_rest(
 def without_assertions(pattern: str) -> Items:
     """Return a parsed pattern that has about the same matches.
 
-    Word boundaries are left out. Of characters with a property, only ``a`` is left.
+    Word boundaries are left out. A class with a character property becomes ``a``.
 
     Raises:
         Untranslatable: The pattern cannot be parsed.

@@ -1,4 +1,4 @@
-r"""Splits a regular expression into rules. Their terminals are an escaped character, a run of plain ones, or both.
+r"""Splits a regex into rules whose terminals are an escaped character, a run of plain ones, or both.
 
 LLGuidance's lexer is greedy and never backtracks. For ``/.+/ "\n"`` inside JSON, it would read the backslash of ``\n``
 as part of an escaped quote, which ``.`` matches too, and the line could never end. So an escaped character only begins
@@ -22,7 +22,7 @@ from constrained_k2.grammar.spelling import Spelling
 _MAX_STATES = 1024  # of one expression
 _MAX_TEXT = 1 << 15  # characters of an expression's runs, in the grammar
 _MAX_CHUNKED_TEXT = 1 << 17  # the same, of runs in chunks: LLGuidance compiles them in 0.1 s
-_MAX_WORK = 1 << 22  # characters that are written on the way to one state's runs: some milliseconds
+_MAX_WORK = 1 << 22  # characters written while one state's runs are computed: some milliseconds
 _CHUNK = 16  # characters of a run that is written in chunks: few tokens are longer
 
 _Edges = dict[int, dict[int, str]]
@@ -57,7 +57,7 @@ def is_plain(items: Items, form: Spelling, alike: Ranges) -> bool:
 
 
 def run_rules(items: Items, form: Spelling, name: str, terminal: Callable[[str], str], alike: Ranges) -> list[str]:
-    """Return rules of an expression; that of the whole has this name, the others have it with a suffix.
+    """Return the rules of an expression; the rule of the whole has this name, the others have it with a suffix.
 
     If counts make whole runs too many, as of ``/.{1,200}/``, runs are written in chunks of a few characters.
 
@@ -197,9 +197,9 @@ def _any_body(ways: list[str]) -> str:
 
 
 def _runs(first: int, plain: _Edges, exits: Iterable[int]) -> dict[int, str] | None:
-    """Return the regexes of the plain texts, of one character or more, that lead from a state to each of others.
+    """Return the regexes of the plain texts, of one character or more, that lead from a state to each exit.
 
-    The states between are taken out one by one: what led through one leads past it. None if that takes too much work.
+    The states between are eliminated one by one, as for any automaton. None if that takes too much work.
     """
     edges: _Edges = {-1: dict(plain.get(first, ()))}  # from here nothing but the run's first character
     waiting = list(edges[-1])

@@ -1,6 +1,6 @@
-r"""Regular expressions of Rust's ``regex`` and of Lark grammars, as trees as :mod:`.tree` parses them.
+r"""Parses regexes of Rust's ``regex`` and of Lark grammars into the trees that :mod:`.tree` makes.
 
-The two dialects differ little where regular languages go. Digits, spaces and word characters are Unicode's:
+For regular languages the two dialects differ little. Digits, spaces and word characters are Unicode's:
 
     (?P<a>\d+)          [\s\S]          \p{L}{2}        a(?i:b)
 """
@@ -38,7 +38,7 @@ _PROBLEMS = {
     sre.POSSESSIVE_REPEAT: "a possessive repetition",
     sre.ATOMIC_GROUP: "an atomic group",
 }
-_MAX_WRITTEN_OUT = 1 << 18  # characters, of the properties of an expression
+_MAX_WRITTEN_OUT = 1 << 18  # max characters that the properties of an expression are written out to
 _FLAGS = {"i": re.IGNORECASE, "s": re.DOTALL, "m": re.MULTILINE, "u": re.UNICODE}
 
 

@@ -1,7 +1,7 @@
-"""The states of texts on the way to a match of a pattern, by partial derivatives.
+"""Lazily built DFAs of patterns, by partial derivatives.
 
-A term is a sequence of items that remain to be matched, and a state the set of terms that a text may have come to.
-Terms and states are made when a text first gets there.
+A term is a sequence of items that remain to be matched. A DFA state is the set of terms that a prefix may have reached.
+Both are made when a text first reaches them.
 
     ^ab*$               begins in {ab*}; after a, and after each b, it is in {b*}
 """
@@ -17,11 +17,11 @@ from constrained_k2.grammar.patterns.characters import Ranges, Untranslatable, c
 from constrained_k2.grammar.patterns.tree import REPEATS, Item, Items, parse, parts, walk
 from constrained_k2.grammar.spelling import TOP
 
-_MAX_TERMS = 4096  # of one pattern, and states
+_MAX_TERMS = 4096  # max terms, and max states, of one pattern
 _MAX_WIDTH = 64  # terms of one state
 _MAX_MOVES = 512  # terms that are expanded, or steps that are compared, for one character
 _MAX_WORK = 500_000  # steps that are compared for one pattern: a third of a second
-_FORMAT_SCALE = 16  # of these limits, for the patterns of formats, which are a few
+_FORMAT_SCALE = 16  # factor of these limits for the few patterns of formats
 _TERM_BYTES = 500  # estimate, with its moves
 _GROUPS = (sre.BRANCH, sre.SUBPATTERN)
 _START, _END = (sre.AT, sre.AT_BEGINNING), (sre.AT, sre.AT_END)
@@ -35,7 +35,7 @@ class TooManyStates(Exception):
 
 
 class PatternStates:
-    """The states of the texts on the way to contain a match of one pattern, as numbers. Thread-safe.
+    """The DFA of the texts that contain a match of one pattern. States are numbers. Thread-safe.
 
     Args:
         pattern: The pattern, as text or parsed.
@@ -44,7 +44,7 @@ class PatternStates:
 
     Attributes:
         start: The state before the first character.
-        span: No text on the way is more characters away from a match.
+        span: An upper bound on the characters that complete a match, from any state that can reach one.
 
     Raises:
         Untranslatable: The pattern uses a feature that is not tracked; also later, by :meth:`after`.
@@ -61,7 +61,7 @@ class PatternStates:
         self._term_numbers: dict[tuple[int, int], int] = {}
         self._moves: dict[
             int, list[tuple[Ranges, int]]
-        ] = {}  # the characters that a term begins with, and what follows
+        ] = {}  # term -> (characters that it begins with, term after them)
         self._states: list[frozenset[int]] = []
         self._state_numbers: dict[frozenset[int], int] = {}
         self._expanded = 0
@@ -95,13 +95,13 @@ class PatternStates:
         return sorted(self._states[state])
 
     def moves(self, term: int) -> list[tuple[Ranges, int]]:
-        """Return the steps from a term: characters, and the term behind them. Raises as :meth:`after` does."""
+        """Return the steps from a term: characters, and the term after them. Raises as :meth:`after` does."""
         with self._lock:
             self._expanded = 0
             return self._moves_from(term)
 
     def may_end(self, term: int) -> bool:
-        """Return True if a text that has come to a term matches. Raises as :meth:`after` does."""
+        """Return True if a text that has reached a term matches. Raises as :meth:`after` does."""
         with self._lock:
             self._expanded = 0
             return self._may_end(term, set())
@@ -118,7 +118,7 @@ class PatternStates:
         if kind == "alternatives":
             return any(self._may_end(self._before(way, rest), seen) for way in arguments[0])
         if kind == "repetition" and arguments[1]:
-            return self._may_end(self._before(arguments[0], rest), seen)  # one turn is empty if all are
+            return self._may_end(self._before(arguments[0], rest), seen)  # all iterations can be empty if one can
         return kind != "character" and self._may_end(rest, seen)
 
     def _moves_from(self, term: int) -> list[tuple[Ranges, int]]:
@@ -235,13 +235,13 @@ def _ranges_of(members: tuple[Any, ...]) -> Ranges:
 
 
 def _key(read: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what is equal for equal repetitions; empty for other items."""
+    """Return a key that equal repetitions share; empty for other items."""
     kind, *arguments = read
     return (kind, id(arguments[0]), *arguments[1:]) if kind == "repetition" else ()
 
 
 def _beginnings(items: Items) -> Iterator[tuple[bool, Items]]:
-    """Yield the alternatives of a pattern by their beginnings: (anchored at the start, the items behind the anchor)."""
+    """Yield the alternatives of a pattern: (True if anchored at the start, the items after the anchor)."""
     if items and items[0] == _START:
         yield True, items[1:]
     elif items and items[0][0] in _GROUPS and _START in walk(items[:1]):
@@ -261,7 +261,7 @@ def span_of(pattern: str) -> int:
 
 
 def _span(items: Items) -> int:
-    """Return an upper bound of the characters that a match needs after any beginning of one."""
+    """Return an upper bound on the characters that complete any prefix of a match."""
     total = 0
     for item in items:
         inner = max(map(_span, parts(item)), default=1)

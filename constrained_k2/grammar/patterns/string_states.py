@@ -1,4 +1,4 @@
-"""The states of strings with patterns and lengths: texts in equal states have the same continuations.
+"""DFA states of strings with patterns and lengths: equal states have the same continuations.
 
 {"pattern": "^a", "maxLength": 9}      after ab and after ac: one state
 """
@@ -25,12 +25,12 @@ _MAX_TEXT = 256  # characters of a state's text
 
 
 class StringState:
-    """A state of the strings of one node.
+    """A DFA state of the strings of one node.
 
     Attributes:
         parts: What the continuations depend on.
         text: A text that leads to it; None if that is not known, or long.
-        twin: The state that caches the mask for this one, often itself; None if the mask is unlikely to recur.
+        twin: The representative: the state whose mask this one shares, often itself; None if it is unlikely to recur.
     """
 
     __slots__ = ("next", "owner", "parts", "text", "twin")
@@ -74,17 +74,17 @@ class _Way:
         own += [(PatternStates(pattern), False) for pattern in sorted(shape.absent)]
         self.patterns = [*own, *((of_format(pattern), True) for pattern in patterns_of(shape.formats))]
         self.own = [pattern for pattern, _ in own]
-        # A match is at most so many characters away from any text that may become one; None if that is not known.
+        # Max characters that complete any prefix of a string of this shape; None if that is not known.
         self.span = sum(pattern.span for pattern, _ in self.patterns) if len(self.patterns) < 2 else None
         if shape.absent or shape.excluded:
             self.span = None
 
     def start(self) -> Any:
-        """Return the part of a state before the first character."""
+        """Return this shape's part of the state before the first character."""
         return self._live(0, tuple(pattern.start for pattern, _ in self.patterns))
 
     def after(self, part: Any, character: str) -> Any:
-        """Return the part of a state after one more character; None if no string of this shape begins so."""
+        """Return this shape's part of the state after one more character; None if no string has this prefix."""
         if part is None:
             return None
         count, states = part
@@ -96,7 +96,7 @@ class _Way:
         return None if part is None else self._live(part[0] + more, ())
 
     def key(self, part: Any, lengths: tuple[int, ...]) -> Any:
-        """Return what a mask depends on: tokens have few lengths. Raises TooManyStates if that is hardly ever equal."""
+        """Return what a mask depends on: tokens have few lengths. Raises TooManyStates if it would hardly recur."""
         if part is None or self.shape.longest is None or (rest := self.shape.longest - part[0]) <= _NEAR:
             return part
         if self.patterns:
@@ -125,7 +125,7 @@ class _Way:
 
 
 class StringStates:
-    """The states of the strings of one node: unescaped text, in any of the node's shapes.
+    """The DFA of the strings of one node, over unescaped text, for all of the node's shapes at once.
 
     Args:
         shapes: The strings that the node allows.
@@ -134,8 +134,8 @@ class StringStates:
 
     Attributes:
         start: The state before the first character.
-        is_mixed: True if some shapes are written in any spelling, and others in one: a slash behind a backslash
-            continues the former alone.
+        is_mixed: True if some shapes allow any spelling, and others only one: an escaped slash continues only the
+            former.
     """
 
     def __init__(self, shapes: Iterable[Shape], lengths: tuple[int, ...], charge: Callable[[int], None]) -> None:
@@ -172,7 +172,7 @@ class StringStates:
             return None
 
     def longer(self, state: StringState, more: int) -> StringState | None:
-        """Return the state after more characters where only their number counts; most such states are not kept.
+        """Return the state after more characters if only their number counts; most such states are not kept.
 
         None if it is not tracked.
         """
@@ -254,7 +254,7 @@ class KnownStrings:
         return None if states is None else states.start
 
     def clear(self) -> None:
-        """Drop the states; whoever has one may go on from it."""
+        """Drop the states; a holder of one may still continue from it."""
         with self._lock:
             while self._known:
                 self._drop(*self._known.popitem())

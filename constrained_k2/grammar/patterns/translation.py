@@ -1,4 +1,4 @@
-"""Translates ECMA-262 patterns on a string's value into regular expressions on its text in a grammar.
+"""Translates ECMA-262 patterns on a string's value into regexes on its text in a grammar.
 
 On this text, patterns can be intersected with negations, exclusions and keys. Anchors become the absence of ``.*``:
 

@@ -1,4 +1,4 @@
-"""ECMA-262 patterns as trees of Python's regex parser, and trees without assertions as regexes of a grammar's text.
+"""Parses ECMA-262 patterns into trees of Python's regex parser, and writes trees as grammar regexes.
 
 ^a|b$               is a branch of (start, a) and (b, end)
 """
@@ -27,7 +27,7 @@ Item = tuple[Any, Any]
 """An operation of Python's parser and its argument."""
 Items = list[Item]
 
-REPEATS = (sre.MAX_REPEAT, sre.MIN_REPEAT)  # which of several matches is found makes no difference
+REPEATS = (sre.MAX_REPEAT, sre.MIN_REPEAT)  # greedy or lazy: which match is found makes no difference
 LOOKS = (sre.ASSERT, sre.ASSERT_NOT)
 _GROUPS = (sre.BRANCH, sre.SUBPATTERN)
 _FOLD, _DOT_ALL = int(re.IGNORECASE), int(re.DOTALL)
@@ -37,8 +37,8 @@ def parse(pattern: str) -> Items:
     """Return the tree of a pattern, in which letter case and line ends do not depend on flags.
 
     Raises:
-        Untranslatable: It is malformed, or not regular, or has lookaround: :mod:`constrained_k2.schema.pattern` splits
-            leading lookahead before.
+        Untranslatable: It is malformed, or not regular, or has lookaround. Leading lookahead is split off before, by
+            :mod:`constrained_k2.schema.pattern`.
     """
     if any(PROPERTY <= ord(character) < PROPERTY + len(PROPERTIES) for character in pattern):
         raise Untranslatable("a character of the last private-use plane")

@@ -1,7 +1,8 @@
-"""Unfolds a pattern into ways: sequences of items whose assertions stand between them, in no group or repetition.
+"""Unfolds a pattern into alternatives with their anchors outside of groups, and no back-references.
 
-An anchor inside of an alternative or an optional group is in some ways and not in others. A back-reference is in each
-way the text of its group, if that has few. In ECMA-262, a group that took no part is empty.
+Such an alternative, a sequence of items, is called a way. An anchor inside of a branch or an optional group is in some
+ways and not in others. A back-reference is replaced by the text of its group, in one way for each text, if these are
+few. In ECMA-262, a group that took no part is empty.
 
     (?:^|-)a            has two ways: the start and a, and -a
 """
@@ -15,7 +16,7 @@ from constrained_k2.grammar.patterns.tree import REPEATS, Item, Items, values, w
 START, END = (sre.AT, sre.AT_BEGINNING), (sre.AT, sre.AT_END)
 _NAMES = {sre.AT_BOUNDARY: "a word boundary", sre.AT_NON_BOUNDARY: "a word boundary"}
 _MAX_WAYS = 64
-_MAX_TEXTS = 16  # of a group that is referred to
+_MAX_TEXTS = 16  # max texts of a group that is referred to
 _MAX_STEPS = 2048
 
 Groups = dict[int, tuple[int, ...] | None]
@@ -23,7 +24,7 @@ Groups = dict[int, tuple[int, ...] | None]
 
 
 class Way(NamedTuple):
-    """Items, and the groups behind them."""
+    """One way: its items, and the texts of the groups after them."""
 
     items: tuple[Item, ...]
     groups: Groups
@@ -48,7 +49,7 @@ class Unfolding:
             raise Untranslatable("assertions in too many alternatives")
 
     def sequence(self, items: Items, groups: Groups) -> list[Way]:
-        """Return the ways of some items behind these groups."""
+        """Return the ways of some items after these groups."""
         ways = [Way((), groups)]
         run: Items = []  # items that are the same in all ways
         for item in items:
@@ -110,7 +111,7 @@ class Unfolding:
     def _repeated(self, item: Item, groups: Groups) -> list[Way]:
         fewest, most, inner = item[1]
         defined = self._defined(inner)
-        before = {number: text for number, text in groups.items() if number not in defined}  # each turn forgets them
+        before = {number: text for number, text in groups.items() if number not in defined}  # an iteration forgets them
         turn = self.sequence(inner, before)
         turns = [list(way.items) for way in turn]
         if not turns:
@@ -140,7 +141,7 @@ def _text(number: int, groups: Groups) -> Items:
 
 
 def without_anchors(way: list[Item]) -> tuple[bool, list[Item], bool] | None:
-    """Return whether a way must be at the start, its items, and whether it must be at the end; None if it never is.
+    """Return (True if anchored at the start, the items, True if anchored at the end); None if the way never matches.
 
     Items in front of a start, or behind an end, match the empty text.
     """
@@ -158,7 +159,7 @@ def without_anchors(way: list[Item]) -> tuple[bool, list[Item], bool] | None:
 
 
 def _anchored(fewest: int, most: int, turns: list[list[Item]]) -> list[list[Item]]:
-    """Return the ways of a repetition whose turns have anchors, outside of the repetition."""
+    """Return the ways of a repetition whose iterations have anchors; these are moved out of the repetition."""
     inner, starts, ends, wholes = list[list[Item]](), list[list[Item]](), list[list[Item]](), list[list[Item]]()
     for turn in turns:
         if found := without_anchors(turn):

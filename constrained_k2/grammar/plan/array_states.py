@@ -1,8 +1,8 @@
-"""Plans arrays with ``contains`` as states.
+"""Plans arrays with ``contains`` as a finite automaton that counts items.
 
-A state is the number of items so far, and how many of them satisfy each ``contains``, up to where more make no
-difference: from there on an item may satisfy it or not, and is not told apart. States that lead to no complete array
-are left out, so a comma is never a dead end.
+A state is the number of items so far and, for each ``contains`` clause, how many of them satisfy it. A count stops at
+the point from which more make no difference; then the clause no longer restricts items. States that lead to no complete
+array are left out, so a comma is never a dead end.
 
 {"contains": {"const": 1}}     s0: any s0 | 1 s1     s1: any s1 | "]"     (commas left out)
 """
@@ -17,7 +17,7 @@ from constrained_k2.grammar.plan.planning import Planning
 from constrained_k2.schema.shapes import Array, Node, negated
 
 _KEYWORDS = ("contains", "minContains", "maxContains")
-_MAX_WAYS = 4000  # of all states
+_MAX_WAYS = 4000  # max alternatives for the items of all states
 _MAX_CONTAINS = 6
 _State = tuple[int, tuple[int, ...]]
 _Which = tuple[bool, ...]
@@ -36,7 +36,7 @@ def plan_counted(planning: Planning, shape: Array) -> CountedItems | Wider:
     def following(after: dict[_State, list[Node]]) -> tuple[tuple[int, tuple[int, ...]], ...]:
         return tuple((numbers[state], tuple(map(planning.number, nodes))) for state, nodes in after.items())
 
-    # In order: an item makes an array longer, up to a length, and no count smaller.
+    # States are sorted, and no item lowers the length or a count, so none leads to an earlier state.
     return CountedItems(tuple(ItemState(states.is_complete(state), following(after)) for state, after in found.items()))
 
 
@@ -90,13 +90,13 @@ class _States:
             return found
         for which, node in ways[min(length, len(ways) - 1)]:
             more = tuple(count + one for count, one in zip(counts, which, strict=True))
-            # Past its cap a wish allows no more, or makes no difference: then another way includes this one.
+            # Past its cap a clause allows no more, or makes no difference: then another alternative includes this one.
             if all(count <= cap for count, cap in zip(more, self._caps, strict=True)):
                 found.setdefault((min(length + 1, self._length), more), []).append(node)
         return found
 
     def _items(self, node: Node) -> Iterator[tuple[_Which, Node]]:
-        """Yield the items of a node, by which ``contains`` they are counted for."""
+        """Yield the items of a node, by the ``contains`` clauses that count them."""
         for which in product((False, True), repeat=len(self.wanted)):
             item = node.union(*self._demands(which))
             if self._productivity.analyze(item):

@@ -1,9 +1,9 @@
-"""Ranges of numbers as regular expressions over their digits: exact where engines round to doubles.
+"""Writes ranges of numbers as regexes over their digits, exact even if engines round to doubles.
 
 Numbers have up to ``MAX_DIGITS`` digits on either side of the point: this stops a model that loops on a digit. With an
-exponent they have one digit before the point, and it is not zero: so the exponent decides, and the digits where it is
-the bound's. Integers have no exponent: many clients read ``1e3`` as a float. Numbers that must not be integers have up
-to 15 digits, so that no reader with doubles takes one for an integer.
+exponent they have one digit before the point, which is not zero: so exponents decide, and if equal the digits. Integers
+have no exponent: many clients read ``1e3`` as a float. Numbers that must not be integers have up to 15 digits, so that
+no reader with doubles reads one as an integer.
 """
 
 import math
@@ -19,18 +19,18 @@ from constrained_k2.schema.shapes import Number
 MAX_DIGITS = 40
 _LARGEST = 10**MAX_DIGITS - 1
 _MAX_EXPONENT = 299
-_BEYOND = 10 ** (_MAX_EXPONENT + 9)  # above all numbers with an exponent that are written without a bound
+_BEYOND = 10 ** (_MAX_EXPONENT + 9)  # above all numbers with an exponent that unbounded ranges allow
 _MORE = f"[0-9]{{0,{MAX_DIGITS}}}"
 _ZEROS = f"0{{0,{MAX_DIGITS}}}"
 _ANY_FRACTION = rf"(?:\.[0-9]{{1,{MAX_DIGITS}}})?"
-_DOUBLE = "/-?[0-9]+[.eE][-+.0-9eE]*/"  # what a reader takes for a double
-_SMALL = r"/-?[1-9](?:\.[0-9]{1,14})?[eE]-0?(?:[1-9][0-9]?|[12][0-9]{2})/"  # below one
+_DOUBLE = "/-?[0-9]+[.eE][-+.0-9eE]*/"  # numbers that are read as doubles
+_SMALL = r"/-?[1-9](?:\.[0-9]{1,14})?[eE]-0?(?:[1-9][0-9]?|[12][0-9]{2})/"  # numbers below one, with an exponent
 _NO_INTEGER = rf"(/-?(?:0|[1-9][0-9]*)\.[0-9]*[1-9][0-9]*/ & /-?[0-9.]{{3,16}}/ | {_SMALL})"
 
 
 def number_range(shape: Number) -> str | Wider:
-    """Return a terminal's expression for the numbers of a range, whatever ``multiple`` is; empty for any number."""
-    # Bounds with at most MAX_DIGITS decimals have the same numbers within them.
+    """Return the body of a terminal for the numbers of a range, whatever ``multiple`` is; empty for any number."""
+    # Bounds rounded inwards to MAX_DIGITS decimals have the same numbers within them.
     low = None if shape.low is None else Fraction(math.ceil(shape.low * 10**MAX_DIGITS), 10**MAX_DIGITS)
     high = None if shape.high is None else Fraction(math.floor(shape.high * 10**MAX_DIGITS), 10**MAX_DIGITS)
     if (low or 0) > _LARGEST or (high or 0) < -_LARGEST or (low is not None and high is not None and low > high):
@@ -52,7 +52,7 @@ def number_range(shape: Number) -> str | Wider:
 
 
 def _from(low: Fraction, *, is_open: bool) -> str:
-    """Return an expression of the numbers from ``low`` up as they are read."""
+    """Return a terminal's body for the numbers that are read as ``low`` or more."""
     if abs(low) < LARGEST_EXACT:
         return f"/{at_least(low, is_open=is_open)}/"
     first = math.ceil(low) + (is_open and low.denominator == 1)
@@ -61,7 +61,7 @@ def _from(low: Fraction, *, is_open: bool) -> str:
 
 
 def _to(high: Fraction, *, is_open: bool) -> str:
-    """Return an expression of the numbers up to ``high`` as they are read."""
+    """Return a terminal's body for the numbers that are read as ``high`` or less."""
     if abs(high) < LARGEST_EXACT:
         return f"/{at_most(high, is_open=is_open)}/"
     last = math.floor(high) - (is_open and high.denominator == 1)
@@ -105,7 +105,7 @@ def _numbers_to(high: Fraction, *, is_open: bool) -> list[str]:
 
 
 def _scientific_from(low: Fraction, *, is_open: bool) -> list[str]:
-    """Return regexes of the positive numbers with an exponent from a non-negative one up."""
+    """Return regexes of the positive numbers with an exponent from a non-negative ``low`` up."""
     if not low:
         return [f"[1-9]{_ANY_FRACTION}[eE]{_exponents(-_MAX_EXPONENT, _MAX_EXPONENT)}"]
     power, whole, fraction = _normalized(low)
@@ -116,7 +116,7 @@ def _scientific_from(low: Fraction, *, is_open: bool) -> list[str]:
 
 
 def _scientific_to(high: Fraction, *, is_open: bool) -> list[str]:
-    """Return regexes of the positive numbers with an exponent up to a non-negative one."""
+    """Return regexes of the positive numbers with an exponent up to a non-negative ``high``."""
     if not high:
         return []
     power, whole, fraction = _normalized(high)
@@ -127,7 +127,7 @@ def _scientific_to(high: Fraction, *, is_open: bool) -> list[str]:
 
 
 def _with_exponents(ways: list[tuple[str, int, int]]) -> list[str]:
-    """Return regexes of these digits with an exponent of a range, as far as one is written."""
+    """Return regexes of digits with the exponents of a range, cut to those allowed; (digits, lowest, highest) each."""
     clamped = [(way, max(low, -_MAX_EXPONENT), min(high, _MAX_EXPONENT)) for way, low, high in ways]
     return [f"{way}[eE]{_exponents(low, high)}" for way, low, high in clamped if low <= high]
 
@@ -147,14 +147,14 @@ def _exponents(low: int, high: int) -> str:
 
 
 def _magnitudes_from(low: Fraction, *, is_open: bool) -> list[str]:
-    """Return regexes of the numbers from a non-negative one up."""
+    """Return regexes of the numbers without exponent from a non-negative ``low`` up."""
     whole, fraction = _digits(low)
     ways = [f"{integers(whole + 1, None)}{_ANY_FRACTION}"] if whole < _LARGEST else []
     return [*ways, *_same_whole_from(whole, fraction, is_open=is_open)]
 
 
 def _same_whole_from(whole: int, fraction: str, *, is_open: bool) -> list[str]:
-    """Return regexes of the numbers from one up that have the same whole part."""
+    """Return regexes of the numbers with this whole part whose decimals are at least ``fraction``."""
     if not fraction and not is_open:
         return [f"{whole}{_ANY_FRACTION}"]
     more = f"{_ZEROS}[1-9]{_MORE}" if is_open else _MORE
@@ -162,14 +162,14 @@ def _same_whole_from(whole: int, fraction: str, *, is_open: bool) -> list[str]:
 
 
 def _magnitudes_to(high: Fraction, *, is_open: bool) -> list[str]:
-    """Return regexes of the non-negative numbers up to ``high``."""
+    """Return regexes of the non-negative numbers without exponent up to ``high``."""
     whole, fraction = _digits(high)
     ways = [f"{integers(0, whole - 1)}{_ANY_FRACTION}"] if whole else []
     return [*ways, *_same_whole_to(whole, fraction, is_open=is_open)]
 
 
 def _same_whole_to(whole: int, fraction: str, *, is_open: bool) -> list[str]:
-    """Return regexes of the numbers up to one that have the same whole part."""
+    """Return regexes of the numbers with this whole part whose decimals are at most ``fraction``."""
     ways = []
     if not is_open:
         ways.append(rf"{whole}(?:\.{fraction}{_ZEROS})?" if fraction else rf"{whole}(?:\.0{_ZEROS})?")
@@ -181,7 +181,7 @@ def _same_whole_to(whole: int, fraction: str, *, is_open: bool) -> list[str]:
 
 
 def _beginnings(digits: str) -> list[str]:
-    """Return regexes of the beginnings of some digits, but all and none of them: one for each run of equal digits."""
+    """Return regexes of the proper, non-empty prefixes of some digits: one for each run of equal digits."""
     ways = []
     for digit, start, end in _runs(digits):
         longest = end - start - (end == len(digits))
@@ -197,7 +197,7 @@ def _runs(digits: str) -> list[tuple[str, int, int]]:
 
 
 def _greater(digits: str) -> list[str]:
-    """Return regexes of the beginnings that are greater: in each run the same digits before, and a larger one."""
+    """Return regexes of the greater prefixes: in each run of equal digits, the same digits and then a larger one."""
     return [
         f"{digits[:start]}{_up_to(digit, end - start - 1)}[{int(digit) + 1}-9]"
         for digit, start, end in _runs(digits)
@@ -270,7 +270,7 @@ def _same_length(first: str, last: str) -> list[str]:
 
 
 def _greater_places(digits: str) -> list[str]:
-    """Return regexes of the beginnings that are greater: at each place the same digits before, and a larger one."""
+    """Return regexes of the greater prefixes: at each index, the same digits and then a larger one."""
     return [f"{digits[:index]}[{int(digit) + 1}-9]" for index, digit in enumerate(digits) if digit < "9"]
 
 

@@ -1,4 +1,4 @@
-"""Expressions of terminals of strings, as Lark has them.
+"""Writes the bodies of string terminals in Lark: strings by length, and listed strings.
 
 one_of(["n", "s"])     /"n"|"s"/
 """

@@ -1,4 +1,4 @@
-"""The terminals of undeclared keys, by the patterns that they match."""
+"""Builds the terminals of an object's undeclared keys, by the key patterns that they match."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,12 +13,12 @@ from constrained_k2.schema.shapes import ANY, EVERYTHING, Object, String, Value,
 
 
 class Keys(NamedTuple):
-    """Keys as a terminal.
+    """Undeclared keys as a terminal.
 
     Attributes:
-        expression: The terminal's; empty if there are none.
+        expression: The terminal's body; empty if there are no such keys.
         is_long: True if a long text may be forced.
-        listed: Those that ``propertyNames`` lists.
+        listed: The keys that ``propertyNames`` lists.
     """
 
     expression: str
@@ -29,7 +29,7 @@ class Keys(NamedTuple):
 def has_keys(
     normalizer: Normalizer, has_match: Callable[[str], bool], shape: Object, found: tuple[str, ...], named: list[str]
 ) -> bool:
-    """Return True if a shape allows keys besides those that it names, which match exactly these patterns."""
+    """Return True if a shape allows keys that it does not name and that match exactly these patterns."""
     keys = undeclared_keys(normalizer, has_match, shape, found, named)
     return isinstance(keys, Wider) or bool(keys.expression)
 
@@ -42,7 +42,7 @@ def undeclared_keys(  # noqa: PLR0913, PLR0917 - what the keys depend on
     named: list[str],
     form: Spelling = JSON,
 ) -> Keys | Wider:
-    """Return the keys of a shape besides those that it names, which match exactly these patterns."""
+    """Return the keys of a shape that it does not name and that match exactly these patterns."""
     patterns = patterns_of_keys(shape)
     absent = frozenset(patterns).difference(found)
     keys = String(patterns=frozenset(found), absent=absent, excluded=frozenset(named))

@@ -1,4 +1,4 @@
-"""Plans strings and numbers: the expression of a terminal, or a wider shape.
+"""Plans strings and numbers: the body of a terminal, or a wider shape if none is exact.
 
 {"type": "string", "pattern": "^a"}     /"a(?:CHARACTER)*"/; CHARACTER also matches an escape
 {"type": "integer", "minimum": 3}       /(?:[3-9]|[1-9][0-9]{1,39})/
@@ -22,11 +22,11 @@ from constrained_k2.schema.shapes import Number, Shape, String, Value
 from constrained_k2.schema.string_formats import patterns_of
 
 Effort = Literal["exact", "narrow", "relaxed"]
-"""The cost of a grammar for its engine: ``narrow`` shortens strings with patterns, ``relaxed`` drops the patterns."""
+"""The precision of a grammar: ``narrow`` shortens strings with patterns, ``relaxed`` drops the patterns."""
 
 INTEGERS = KeywordNote(("type", "multipleOf"), "narrowed", "1.0 and 1e3, integers to JSON Schema, are never written")
 INTEGER: Final = str(number_range(Number(integer=True)))
-"""The terminal's expression for any integer."""
+"""The body of the terminal for any integer."""
 _DIGITS = f"[1-9][0-9]{{0,{MAX_DIGITS - 1}}}"
 _INTEGER_ONCE = f"/0|-?{_DIGITS}/"
 _NUMBER_ONCE = rf"/0|-?{_DIGITS}|-?(?:0|{_DIGITS})\.[0-9]{{0,{MAX_DIGITS - 1}}}[1-9]/"
@@ -38,7 +38,7 @@ _LONG = 512  # characters: LLGuidance tokenizes a forced text of this length in 
 
 
 class CanBegin(Protocol):
-    """Tells whether the engine can write strings of an expression behind an opening: some patterns fail at once."""
+    """Returns True if the engine can begin a string of a terminal after an opening: some patterns fail at once."""
 
     def __call__(self, expression: str, opening: str, *, is_long: bool) -> bool:
         """Ask the engine."""
@@ -53,7 +53,7 @@ class NumbersSoFar:
 
 
 def string_expression(shape: String, form: Spelling = JSON) -> str | Wider:
-    """Return a terminal's expression for strings of a shape, quotes included, each value in its one spelling."""
+    """Return the body of a terminal for strings of a shape, quotes included, each value in its one spelling."""
     longest, quote = "" if shape.longest is None else str(shape.longest), form.quote
     parts = [f"/{quote}{form.character}{{{shape.shortest},{longest}}}{quote}/"] if shape.shortest or longest else []
     demands = [("", pattern) for pattern in (*sorted(shape.patterns), *patterns_of(shape.formats))]
@@ -94,7 +94,7 @@ def _has_far_range(shape: Number) -> bool:
 
 
 def is_endless(shape: String) -> bool:
-    """Return True if a string has a shape because all long ones do: excluded values are finitely many."""
+    """Return True if all long strings have a shape, except finitely many excluded values."""
     return shape.longest is None and not (shape.patterns or shape.absent or shape.formats)
 
 
@@ -106,12 +106,12 @@ def is_long(shape: String) -> bool:
 
 
 def is_text(shape: Shape) -> TypeGuard[Value]:
-    """Return True for one string of a list."""
+    """Return True for a listed string."""
     return isinstance(shape, Value) and shape.value_kind == "string"
 
 
 def is_in_parts(shape: String) -> bool:
-    """Return True if lengths alone tell the strings of a shape, and one is too large for the count of one terminal."""
+    """Return True if a shape has only lengths, and one of them is too large for a single terminal."""
     too_large = max(shape.shortest, shape.longest or 0) > _LONGEST_TERMINAL
     return too_large and shape == String(shape.shortest, shape.longest)
 
@@ -133,13 +133,13 @@ def plan_string(shape: String, form: Spelling, effort: Effort, can_begin: CanBeg
         reason = f"the pattern {min(costly)[:60]!r}{beside} costs the engine too much"
         without = replace(shape, patterns=shape.patterns - costly, absent=shape.absent - costly)
         return Wider(without, ("pattern",), reason)
-    # The states of terminals that are read at once multiply, and LLGuidance's limits count the expressions that each
-    # makes, not these states. Strings that exclude each other's patterns make one for each state anyway.
+    # The states of terminals that match at once multiply, and LLGuidance's limits count the expressions that each
+    # makes, not these states. So strings are joined, except with absent patterns: these make one for each state anyway.
     return StringPlan(shape, expression, is_joined=not shape.absent, notes=notes)
 
 
 def _cheaper(shape: String, effort: Effort) -> tuple[String, tuple[KeywordNote, ...]]:
-    """Return a shape that costs a lexer less, if such ones are asked for."""
+    """Return a shape that costs the lexer less, if the precision asks for it."""
     if effort == "exact" or not (shape.patterns or shape.absent or shape.formats):
         return shape, ()
     if effort == "relaxed":
@@ -172,7 +172,7 @@ def plan_number(shape: Number, beside: NumbersSoFar) -> NumberPlan | Wider:
 
 
 def number_expression(shape: Number, part: Number) -> str | Wider:
-    """Return a terminal's expression for a part of the numbers of a shape; empty for any number."""
+    """Return the body of a terminal for a part of the numbers of a shape; empty for any number."""
     spelled, found = "" if not shape.once else _INTEGER_ONCE if shape.integer else _NUMBER_ONCE, number_range(part)
     return found if isinstance(found, Wider) else " & ".join(filter(None, (spelled, found)))
 
@@ -217,5 +217,5 @@ def is_read_exactly(multiple: Fraction) -> bool:
 
 
 def decimal(number: Fraction) -> int | float:
-    """Return a fraction as JSON has it."""
+    """Return a fraction as a JSON number."""
     return int(number) if number.denominator == 1 else float(number)

@@ -1,4 +1,4 @@
-"""The plan of a grammar: values without functions, from which the text is printed and all else about it is read.
+"""The plan of a grammar as plain data, from which the grammar's text and state model are made.
 
 Its nodes refer to each other by number, so equal plans are equal grammars, whatever schemas they come from.
 
@@ -14,11 +14,11 @@ from constrained_k2.schema.notes import NoteStatus
 from constrained_k2.schema.shapes import Boolean, Kind, Null, Number, Shape, String, Value
 
 ANY_VALUE = 0
-"""The number of the node of any JSON value, in each plan."""
+"""The number that the node of any JSON value has in every plan."""
 
 
 BITS = 64
-"""The bits of an object or array: the width of a rule's parameter."""
+"""Max bits of an object or array: the width of an LLGuidance rule's parameter."""
 NEGATING = ("not", "oneOf", "if", "dependencies", "dependentSchemas")
 """The keywords that negate subschemas."""
 LISTING = ("enum", "const")
@@ -45,8 +45,8 @@ class StringPlan(Struct, frozen=True, gc=False):
     """Strings of one shape.
 
     Attributes:
-        shape: The shape that is written, after what is narrowed for cost.
-        expression: The expression of a terminal; empty for any string, and for lengths that take several terminals.
+        shape: The shape in the grammar, which may be narrowed or relaxed for cost.
+        expression: The body of the terminal; empty for any string, and for lengths that take several terminals.
         is_joined: True if the strings become one terminal with others of their node.
         notes: The keywords that are not enforced exactly.
     """
@@ -61,8 +61,8 @@ class NumberPlan(Struct, frozen=True, gc=False):
     """Numbers of one shape.
 
     Attributes:
-        shape: The shape, whose ``multiple`` the engine's builtin writes.
-        expression: The expression of a terminal; empty for any number, and for multiples.
+        shape: The shape, whose ``multiple`` the engine's builtin enforces.
+        expression: The body of the terminal; empty for any number, and for multiples.
         notes: The keywords that are not enforced exactly.
     """
 
@@ -72,14 +72,14 @@ class NumberPlan(Struct, frozen=True, gc=False):
 
 
 class ArrayPlan(Struct, frozen=True, gc=False):
-    """Arrays whose items are told apart by their index alone.
+    """Arrays in which the index of an item alone decides its node.
 
     Attributes:
         prefix: The nodes of the first items.
-        rest: The node of the others; None if there are none.
+        rest: The node of the other items; None if there are none.
         fewest: The fewest items.
         most: The most items; None if there is no limit.
-        alone: The first bytes that are of one item alone, if a matcher keeps the items unequal; else None.
+        alone: The first bytes that identify an item (``n``: null), if a matcher enforces ``uniqueItems``; else None.
     """
 
     prefix: tuple[int, ...] = ()
@@ -90,7 +90,7 @@ class ArrayPlan(Struct, frozen=True, gc=False):
 
 
 class UnequalValues(Struct, frozen=True, gc=False):
-    """Arrays of unequal items from a list of values, with a bit for each value; at most ``most``, if that is set."""
+    """Arrays with ``uniqueItems`` of listed values, with a bit for each value; at most ``most`` items, if set."""
 
     values: tuple[Value, ...]
     fewest: int
@@ -105,7 +105,7 @@ class ItemState(Struct, frozen=True, gc=False):
 
 
 class CountedItems(Struct, frozen=True, gc=False):
-    """Arrays with ``contains``, by their states. An empty array is in the first; none is followed by an earlier one."""
+    """Arrays with ``contains``, as states. The first is that of an empty array; no state leads to an earlier one."""
 
     states: tuple[ItemState, ...]
 
@@ -116,8 +116,8 @@ class Member(Struct, frozen=True, gc=False):
     Attributes:
         key: The key.
         node: The node of its value.
-        bit: The bit that it sets, and that must be clear before; None if the key may come again.
-        wanted: Further bits that it sets, as a mask: it is a member that a negation asks for.
+        bit: The bit that it sets, and that must be clear before; None if the rules let the key repeat.
+        wanted: Further bits that it sets, as a mask: those of the witnesses that it is.
     """
 
     key: str
@@ -130,12 +130,12 @@ class Extra(Struct, frozen=True, gc=False):
     """Members under undeclared keys.
 
     Attributes:
-        keys: The expression of a terminal of the keys.
+        keys: The body of the terminal that matches the keys.
         node: The node of the values.
         wanted: As of a :class:`Member`.
         clear: Bits that must be clear.
         is_hard: True if the keys have patterns, or are restricted by ``propertyNames``.
-        patterns: Groups of patterns: a key matches all of some group.
+        patterns: Groups of patterns: a key matches all patterns of at least one group.
         listed: Keys that ``propertyNames`` lists.
     """
 
@@ -149,7 +149,7 @@ class Extra(Struct, frozen=True, gc=False):
 
 
 class ObjectPlan(Struct, frozen=True, gc=False):
-    """Objects of one shape, with a bit for each key that tells whether it has been written.
+    """Objects of one shape, with a bit for each key, which is set when the key has been written.
 
     Attributes:
         leading: Required members without a bit: they come first, in this order.
@@ -157,13 +157,13 @@ class ObjectPlan(Struct, frozen=True, gc=False):
         extras: The members under undeclared keys.
         required: The number of required keys with a bit; theirs are the first bits.
         tracked: The number of keys with a bit.
-        slots: The bits after those, for undeclared keys that count.
-        counted: So many of the slots count for ``fewest``.
+        slots: The number of bits after those, for undeclared keys that count.
+        counted: The number of slots that count for ``fewest``.
         room: The most members that are not required; None if there is no limit.
         fewest: The fewest members after the leading ones, if these are more than the required keys; else 0.
-        wanted: The number of members that negations ask for; theirs are the last bits.
-        told_by: What tells the object's states apart: its bits, its declared keys and their number, or more than these.
-        others: What undeclared keys are told apart by; empty if that is more than patterns.
+        wanted: The number of witnesses; theirs are the last bits.
+        told_by: What distinguishes parser states: the bits, the declared keys and their number, or more than these.
+        others: The shapes that distinguish undeclared keys; empty if more than patterns do.
         order: The declared keys in the order of the schema.
     """
 
@@ -183,7 +183,7 @@ class ObjectPlan(Struct, frozen=True, gc=False):
 
     @property
     def has_open_keys(self) -> bool:
-        """True if the rules would let a key come twice."""
+        """True if the rules would let a key repeat."""
         return bool(self.extras) or any(member.bit is None for member in self.members)
 
     @property
@@ -213,10 +213,10 @@ class PlanNode(Struct, frozen=True, gc=False):
 
     Attributes:
         alternatives: The values, as a union.
-        strings: The expression of the terminal that its joined strings share; empty if it has none.
+        strings: The body of the terminal that its joined strings share; empty if it has none.
         joins_texts: True if its listed strings are in that terminal, too.
         is_raw: True if its strings are written without quotes and escapes.
-        parts: Of an argument in XTML, which has no alternatives of its own: the node of its values of each type.
+        parts: Only for XTML arguments, which have no alternatives themselves: the node of the values of each type.
     """
 
     alternatives: tuple[Alternative, ...] = ()
@@ -240,14 +240,14 @@ ANY_NODE = PlanNode(
 
 
 class Place(Struct, frozen=True, gc=False):
-    """The values under one path: numbers of the places within them, and whether a matcher compares their items.
+    """A path in the arguments: the numbers of the paths below it, and whether a matcher compares the items there.
 
     Attributes:
-        keys: Declared key -> place of its value.
-        extra: The place of the values under other keys.
-        prefix: The places of the first items.
-        rest: The place of the others.
-        alone: As of an :class:`ArrayPlan`.
+        keys: Declared key -> path of its value.
+        extra: The path of the values under other keys.
+        prefix: The paths of the first items.
+        rest: The path of the other items.
+        alone: As in :class:`ArrayPlan`.
     """
 
     keys: dict[str, int] = {}
@@ -266,10 +266,10 @@ class Plan(Struct, frozen=True, gc=False):
         is_xtml: True if the root's objects are written as XTML arguments.
         signs_apart: True if the sign of each number is a terminal of its own. LLGuidance (1.7.6) has no negative
             multiples. Its lexer follows the longest terminal alone, so one multiple needs this for all numbers.
-        has_open_keys: True if the grammar itself would let an object have a key twice.
+        has_open_keys: True if the grammar itself would let a key of an object repeat.
         has_long_texts: True if a string may force a long text.
         member_count: The number of alternatives of members, in all objects.
-        places: By the number of their node, the paths to arrays whose items are compared; empty if there are none.
+        places: The paths to arrays whose items are compared, by the number of their node; empty if there are none.
     """
 
     nodes: tuple[PlanNode, ...]

@@ -1,7 +1,7 @@
-"""Plans objects: which keys have a bit, which members they may have, and which bits say that they may end.
+"""Plans objects: a bit for each key, the members that may come, and the bits that the end requires.
 
-The negation of a subschema may demand members; their bits follow those of the keys. If more than 64 keys are required,
-the first ones have no bit: they are written before the others, in the schema's order.
+Witnesses, the members that a negation demands, have the bits after those of the keys. If more than 64 keys are
+required, the first ones have no bit: they are written before the others, in the schema's order.
 
 {"properties": {"a": {}}, "required": ["a"]}     members=(Member("a", 0, bit=0),) extras=(Extra(…, 0),) required=1
 """
@@ -21,7 +21,7 @@ from constrained_k2.schema.shapes import ANY, NEVER, KeyMap, Node, Object, Strin
 
 @dataclass(frozen=True, slots=True)
 class _Bits:
-    """The meaning of an object's bits: required keys, other keys, slots, and then wanted members."""
+    """The meaning of an object's bits: required keys, other keys, slots, and then witnesses."""
 
     required: int
     tracked: int  # keys with a bit, the required ones first
@@ -31,11 +31,11 @@ class _Bits:
     wanted: tuple[Wanted, ...]
 
     def mask(self, satisfied: frozenset[Wanted]) -> int:
-        """The bits of wanted members."""
+        """The bits of these witnesses, as a mask."""
         return sum(1 << self._bit(one) for one in satisfied)
 
     def by_value(self, wanted: frozenset[Wanted]) -> tuple[int, ...]:
-        """The bits of those that are wanted for their values."""
+        """The bits of the witnesses that have a condition on their value."""
         return tuple(self._bit(one) for one in self.wanted if one in wanted and one.value != ANY)
 
     def _bit(self, wanted: Wanted) -> int:
@@ -44,12 +44,12 @@ class _Bits:
 
 @dataclass(frozen=True, slots=True)
 class _Extra:
-    """A way to write members under undeclared keys."""
+    """One alternative for members under undeclared keys."""
 
     keys: str
     node: Node
-    satisfied: frozenset[Wanted]  # the wanted members that it is
-    fitting: frozenset[Wanted]  # those that members under these keys may be
+    satisfied: frozenset[Wanted]  # the witnesses that it is
+    fitting: frozenset[Wanted]  # the witnesses that members under these keys may be
     is_hard: bool
     patterns: tuple[tuple[str, ...], ...]
     listed: tuple[str, ...]
@@ -121,8 +121,8 @@ def _plan(planning: Planning, shape: Object, number: Callable[[Node], int], form
 
 
 def _planned(extra: _Extra, bits: _Bits, number: Callable[[Node], int]) -> Extra:
-    # A key that is written twice has its last value: after a member that is wanted for its value, there are only such
-    # under these keys.
+    # Of a key that repeats, the last value counts. So after a witness by its value, all further members under these
+    # keys are such witnesses.
     is_by_value = any(one.value != ANY for one in extra.satisfied)
     clear = () if is_by_value else bits.by_value(extra.fitting)
     return Extra(
@@ -180,7 +180,7 @@ def _groups(planning: Planning, shape: Object, found: tuple[str, ...]) -> tuple[
 
 
 def _keys(planning: Planning, shape: Object, found: tuple[str, ...], form: Spelling) -> Keys | Wider:
-    """Return the keys that a shape does not name and that match exactly these patterns; else a shape without them."""
+    """Return the keys that a shape does not name and that match exactly these patterns; else a wider shape."""
     named = planning.productivity.named_keys(shape)
     if planning.effort == "relaxed" and patterns_of_keys(shape):
         reason = "the patterns cost the engine too much"
@@ -199,7 +199,7 @@ def _bits(planning: Planning, shape: Object, keys: list[str], leading: int, *, h
     required, fewest = len(shape.required) - leading, shape.fewest - leading
     counts_few = fewest > required
     wanted = tuple(sorted(shape.wanted, key=lambda one: one.order))
-    tracked = min(len(keys), BITS - len(wanted))  # the others are optional: of one written twice, the last value counts
+    tracked = min(len(keys), BITS - len(wanted))  # others are optional: if one repeats, its last value counts
     if tracked < len(keys) and any(one.value != ANY for one in wanted):
         reason = f"more than {BITS} properties cannot be told apart"
         return Wider(replace(shape, wanted=frozenset()), NEGATING, reason)
@@ -230,13 +230,13 @@ def _bits(planning: Planning, shape: Object, keys: list[str], leading: int, *, h
 
 
 def _told_by(planning: Planning, shape: Object, bits: _Bits, extras: list[_Extra]) -> Literal["bits", "keys", "more"]:
-    """Return what tells the states of an object apart."""
+    """Return what distinguishes the parser states of an object."""
     if any(one.value != ANY or any(one in extra.satisfied for extra in extras) for one in bits.wanted):
         return "more"
     productivity = planning.productivity
     is_counted = bits.slots or bits.wanted or shape.most is not None or shape.fewest > len(shape.required)
     is_all = bits.required == len(shape.required) and bits.tracked >= len(productivity.named_keys(shape))
-    # Also if a declared key is impossible: undeclared keys do not include it.
+    # Also if a declared key is impossible (not in ``tracked``): undeclared keys do not include it.
     if is_counted or not is_all or len(extras) > 1 or shape.names != ANY or patterns_of_keys(shape):
         return "keys"
     return "bits"
@@ -250,7 +250,7 @@ def _in_order(shape: Object, keys: list[str]) -> tuple[str, ...]:
 
 
 def _others(shape: Object) -> tuple[String, ...]:
-    """Return what undeclared keys are told apart by."""
+    """Return the shapes that distinguish undeclared keys."""
     if shape.names != ANY:
         return ()
     names = shape.required.union(*([name for name, _ in rules.named] for rules in shape.maps))

@@ -1,4 +1,4 @@
-"""Detects objects whose undeclared keys never run out, so ``minProperties`` may count every one written.
+"""Detects objects whose undeclared keys never run out, so that ``minProperties`` may count them all.
 
 A matcher masks a key that the object already has (:mod:`constrained_k2.engines.llguidance.written`), unless all keys
 with the same prefix have been written.
@@ -17,7 +17,7 @@ _END = (sre.AT, sre.AT_END)
 
 
 def has_endless_keys(planning: Planning, shape: Object) -> bool:
-    """Return True if each beginning of an undeclared key is that of endlessly many; False also if that is not known."""
+    """Return True if each prefix of an undeclared key begins infinitely many of them; False also if that is unknown."""
     patterns = patterns_of_keys(shape)
     if shape.wanted or len(patterns) > MAX_COMBINED_PATTERNS or (planning.effort == "relaxed" and patterns):
         return False
@@ -37,7 +37,7 @@ def has_endless_keys(planning: Planning, shape: Object) -> bool:
         return False
     if possible == {frozenset(patterns)} and len(patterns) == 1:
         return ends_freely(patterns[0])
-    # A key that goes on matches the same patterns, and maybe more.
+    # A longer key matches the same patterns, and maybe more.
     is_growing = all(found | {pattern} in possible for found in possible for pattern in patterns)
     return is_growing and bool(possible) and all(_has_free_end(_tree(pattern)) for pattern in patterns)
 
@@ -50,7 +50,7 @@ def _tree(pattern: str) -> Items | None:
 
 
 def ends_freely(pattern: str) -> bool:
-    """Return True if each text on the way to a match can go on in endlessly many ways to others."""
+    """Return True if each prefix of a match is a prefix of infinitely many matches."""
     items = _tree(pattern)
     return items is not None and (_has_free_end(items) or _ends_in_repetition(items))
 
@@ -64,7 +64,7 @@ def _has_free_end(items: Items | None) -> bool:
 
 
 def _ends_in_repetition(items: Items) -> bool:
-    """Return True if all texts end in a repetition without a limit, and ``$``."""
+    """Return True if all matches end in an unbounded repetition and ``$``."""
     *before, end = items
     return end == _END and _has_free_end(before) and _is_repeated(before)
 

@@ -1,7 +1,7 @@
 """Maps paths in the arguments to grammar nodes, to find the arrays with ``uniqueItems``.
 
-In ``{"a":[`` the array is at the node of the key ``a``, if all alternatives of the
-object have the same one there; if they differ, the array is not found, and coverage names it.
+In ``{"a":[`` the array belongs to the node of the key ``a``, if all alternatives of the object have the same node
+there. If they differ, the array is not found, and coverage reports that its items are not compared.
 """
 
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from constrained_k2.grammar.plan.nodes import (
 from constrained_k2.schema.shapes import Value
 
 NOWHERE = -1
-"""The place of values that hold no such array."""
+"""In place of a path's number: no such array is there or below."""
 NOT_TOLD_APART = "it cannot be told apart from an array of another schema that may be in its place"
 """The reason why an array's items are not compared."""
 
 
 def places_of(nodes: Sequence[PlanNode], root: int) -> tuple[tuple[Place, ...], list[int]]:
-    """Return the places of all nodes, empty if no items are compared, and the nodes of arrays that are not found."""
+    """Return the paths by node, empty if no items are compared, and the nodes of arrays that the paths do not find."""
     compared = [
         number
         for number, node in enumerate(nodes)
@@ -41,14 +41,14 @@ def places_of(nodes: Sequence[PlanNode], root: int) -> tuple[tuple[Place, ...], 
 
 
 class _Builder:
-    """For each node the nodes that it leads to, with True if its place does so too."""
+    """Builds the paths. Keeps the nodes below each node, with True if the node's path leads there too."""
 
     def __init__(self, nodes: Sequence[PlanNode]) -> None:
         self._nodes = nodes
         self._ways: list[list[tuple[int, bool]]] = [[] for _ in nodes]
 
     def place(self, number: int) -> Place:
-        """Return the place of a node, and note the ways from it."""
+        """Return the path of a node, and keep the nodes below it."""
         node = self._nodes[number]
         if node.parts:  # an argument's type is written before its value
             self._ways[number] += [(part, True) for _, part in node.parts]
@@ -60,7 +60,7 @@ class _Builder:
         return Place(keys, extra, *self._array(number))
 
     def ways_from(self, root: int) -> set[tuple[int, bool]]:
-        """Return the nodes that some way leads to, each with True if places alone do, with False if others do."""
+        """Return the reachable nodes, each with True if paths lead there, and with False if other ways do."""
         seen: set[tuple[int, bool]] = set()
         waiting = [(root, True)]
         while waiting:
@@ -71,7 +71,7 @@ class _Builder:
         return seen
 
     def _object(self, number: int) -> tuple[dict[str, int], int]:
-        """Return the keys of a node's objects that lead to one place in all alternatives, and the place of others."""
+        """Return the paths of the keys of a node's objects, if equal in all alternatives, and that of other keys."""
         objects: list[tuple[dict[str, set[int]], set[int]]] = []
         for one in self._nodes[number].alternatives:
             if isinstance(one, ObjectPlan):
@@ -86,14 +86,14 @@ class _Builder:
         for name in dict.fromkeys(name for named, _ in objects for name in named):
             several = [named[name] for named, _ in objects if name in named]
             children = set().union(*several)
-            is_mixed = len(several) < len(objects) and not extra <= children  # in some, it is another key
+            is_mixed = len(several) < len(objects) and not extra <= children  # in some, the key is undeclared
             found = self._number(number, children, are_led=not is_mixed)
             keys[name] = NOWHERE if is_mixed else found
             are_led = are_led and not is_mixed
         return keys, self._number(number, extra, are_led=are_led)
 
     def _array(self, number: int) -> tuple[tuple[int, ...], int, bytes | None]:
-        """Return the places of the items of a node's arrays, and what is of one item alone."""
+        """Return the paths of the items of a node's arrays, and the first bytes that identify an item."""
         arrays = [one for one in self._nodes[number].alternatives if _has_items(one)]
         if len(arrays) == 1 and isinstance(one := arrays[0], ArrayPlan):
             prefix = tuple(self._number(number, {child}) for child in one.prefix)
@@ -109,7 +109,7 @@ class _Builder:
         return (), NOWHERE, None
 
     def _number(self, number: int, children: set[int], *, are_led: bool = True) -> int:
-        """Return the place that these children of a node share, and note the ways to them."""
+        """Return the path that these children of a node share, and keep them as nodes below it."""
         is_one = len(children) == 1
         self._ways[number] += [(child, is_one and are_led) for child in children]
         return next(iter(children)) if is_one else NOWHERE

@@ -1,6 +1,6 @@
-"""Plans the grammar of a schema: its nodes by number, each with the alternatives that are written of it.
+"""Plans the grammar of a schema: numbers its nodes, and lists the alternatives of each.
 
-A shape without an exact grammar is planned wider, and the keywords that this relaxes are noted.
+A shape without an exact grammar is replaced by a wider one, and the keywords that this relaxes are noted.
 
 {"type": ["array", "null"]}     nodes[1] = (ArrayPlan(rest=0), Null())     nodes[0] is any value
 """
@@ -36,7 +36,7 @@ from constrained_k2.schema.shapes import (
 )
 from constrained_k2.schema.undeclared_keys import REASON
 
-# Strings of a list, at most, that are alternatives of a rule: 5,000 took LLGuidance (1.7.6) 0.2 s in a step.
+# Max listed strings that are alternatives of a rule; more share a terminal. 5,000 took LLGuidance 1.7.6 0.2 s a step.
 _MANY_TEXTS = 500
 _WITH_INTEGERS: frozenset[Kind] = frozenset({"number", "array", "object"})
 
@@ -91,7 +91,7 @@ def _node(planning: Planning, node: Node, *, is_arguments: bool) -> PlanNode:
 
 
 def _joined(expressions: list[str]) -> str:
-    """Return the expression of the terminal that a node's strings share."""
+    """Return the body of the terminal that a node's strings share."""
     several = list(dict.fromkeys(expressions))
     return " | ".join(f"({one})" for one in several) if len(several) > 1 else several[0]
 

@@ -1,4 +1,4 @@
-"""The state of planning one schema: numbered nodes, notes on the shape that is planned now, questions to the engine."""
+"""Shared state while one schema is planned: numbered nodes, notes, and callbacks to the engine."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,15 +19,15 @@ _MAX_ALTERNATIVES = 50_000  # of all arguments' values; engines refuse more, but
 
 
 class Planning:
-    """Nodes by number, and notes.
+    """The nodes of a plan by number, and notes on keywords that are not enforced exactly.
 
     Args:
-        normalizer: Expands the schema's nodes, and has the notes.
-        has_match: Tells whether any text matches a terminal's expression. It finds contradictions among patterns,
+        normalizer: Expands the schema's nodes, and collects the notes.
+        has_match: Returns True if any text matches a terminal's body. It finds contradictions among patterns,
             lengths and exclusions, which would be dead ends for a call.
-        can_begin: Tells whether the engine can write such a text: some patterns fail with the first mask.
-        undeclared_keys: As the setting.
-        effort: The cost for the engine that is aimed at.
+        can_begin: Returns True if the engine can begin such a text: some patterns fail at the first mask.
+        undeclared_keys: The setting.
+        effort: The precision of the grammar, which decides its cost for the engine.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class Planning:
         self.effort = effort
         leaf, keys = partial(leaf_has_value, has_match=has_match), partial(has_keys, normalizer, has_match)
         self.productivity = Productivity(normalizer, leaf, keys, undeclared_keys)
-        self.nodes: list[PlanNode] = [PlanNode()]  # by number; those that are waiting are empty
-        self.sources: list[Node] = [ANY]  # by number; of an argument, the node of its values
+        self.nodes: list[PlanNode] = [PlanNode()]  # by number; a node that waits to be planned is empty
+        self.sources: list[Node] = [ANY]  # by number; for an XTML argument, the node of its values
         self.waiting: list[int] = []
         self.has_open_keys = self.has_long_texts = self.has_multiples = False
         self.member_count = 0
@@ -53,8 +53,8 @@ class Planning:
         self.node: Node = ANY  # the node that is being planned
         self._numbers = {ANY: ANY_VALUE}
         self._arguments: dict[Node, int] = {}
-        self._alternatives = 0  # of the arguments' values
-        self._noted: list[tuple[str, NoteStatus, str]] = []  # on the shape that is being planned
+        self._alternatives = 0  # count for the arguments' values
+        self._noted: list[tuple[str, NoteStatus, str]] = []  # notes on the shape that is being planned
 
     def number(self, node: Node) -> int:
         """Return the number of a productive node, which is planned now or later."""
@@ -66,7 +66,7 @@ class Planning:
         return found
 
     def argument(self, node: Node) -> int:
-        """Return the number of an argument in XTML, whose values are told apart by their type."""
+        """Return the number of an XTML argument, which has a node for each JSON type of its values."""
         found = self._arguments.get(node)
         if found is None:
             parts = tuple((kind, self._part(kind, part)) for kind, part in self._parts(node).items())
@@ -79,7 +79,7 @@ class Planning:
             self._noted.append((pointer, status, reason))
 
     def note_listed(self, value: Any, node: Node | None = None) -> None:
-        """Note the spelling of integers in a listed value: itself, not as part of a listed object or array."""
+        """Note that integers in a listed value have one spelling, unless it is part of a listed object or array."""
         if has_integer(value) and "#" not in self.normalizer.occurrences(self.node if node is None else node, LISTING):
             self.note(*INTEGERS._replace(keywords=LISTING), node=node)
 

@@ -1,8 +1,8 @@
-"""Arrays of unequal items, unless these are few values: a matcher keeps the items that are written.
+"""Plans ``uniqueItems`` of arrays whose items are not few listed values: a matcher compares them.
 
 ``{"type": "array", "items": {"type": ["string", "integer"]}, "uniqueItems": true}``: after ``[1,"a",`` neither ``1``
-nor ``"a"`` comes again (:mod:`constrained_k2.engines.llguidance.written`). Strings are compared as values. Numbers are
-compared as texts, so each has one spelling. Arrays with objects or arrays as items are relaxed.
+nor ``"a"`` may repeat (:mod:`constrained_k2.engines.llguidance.written`). Strings are compared as values. Numbers are
+compared as texts, so each has one spelling. If items may be objects or arrays, ``uniqueItems`` is relaxed.
 """
 
 from collections.abc import Iterable
@@ -20,9 +20,9 @@ _NO_EXPONENT = "numbers are written without an exponent, and without zeros at th
 
 
 def compared_items(planning: Planning, shape: Array) -> tuple[Node, bytes] | Wider:
-    """Return the node of an array's items as a matcher compares them, and the first bytes that are of one item alone.
+    """Return the node of an array's items as a matcher compares them, and the first bytes that identify an item.
 
-    A wider shape if they are not compared.
+    A wider shape if the items are not compared.
     """
     wider = replace(shape, unique=False)
     if shape.prefix or shape.contains:
@@ -48,9 +48,9 @@ def _is_container(shape: Shape) -> bool:
 
 
 def _never_run_out(shapes: Iterable[Shape]) -> bool:
-    """Return True if each beginning of a string or number can go on to endlessly many others.
+    """Return True if each prefix of a string or number has infinitely many completions.
 
-    Numbers end after 40 digits, and only one with as many may come again. Null and Booleans need no others: once
+    Numbers end after 40 digits, and only one with so many may repeat. Null and Booleans need no others: once
     written, their first byte is forbidden.
     """
     strings = [one for one in shapes if isinstance(one, String)]

@@ -24,7 +24,7 @@ _DIGIT = 4  # bits
 
 
 def joint(wire_format: WireFormat, phase: Phase, to: Phase) -> str:
-    """Return a format's first joint from a phase to another: markers as special tokens, text as Lark strings."""
+    """Return a format's first transition from a phase to another: markers as special tokens, text as Lark strings."""
     pieces = next(way.joint for way in wire_format.exits[phase] if way.to is to)
     texts = wire_format.marker_texts
     return " ".join(literal(piece.decode()) if isinstance(piece, bytes) else texts[piece] for piece in pieces)
@@ -51,10 +51,10 @@ def _one_call(spec: ToolCallSpec, wire_format: WireFormat, index: int) -> Iterab
 def _calls(spec: ToolCallSpec, wire_format: WireFormat, index: int) -> Iterable[str]:
     """Yield the rules of a section with up to ``max_calls`` calls, or any number of them.
 
-    A bound is one on the index of the call before the next, which compares as its digits do.
+    ``max_calls`` bounds the index after which another call may follow. Parameters compare as their decimal digits do.
 
-    They avoid two forms on which LLGuidance 1.7.6 panics (in its optimizer): a rule with one unconditional alternative
-    whose only user gives it a parameter, and an alternative that is only a rule with a parameter.
+    The rules avoid two forms on which LLGuidance 1.7.6 panics (in its optimizer): a rule with one unconditional
+    alternative whose only user gives it a parameter, and an alternative that is only a rule with a parameter.
     """
     begin, end = _section(wire_format)
     call_begin = joint(wire_format, Phase.SECTION, Phase.CALL_ID)
@@ -90,14 +90,14 @@ def _section(wire_format: WireFormat) -> tuple[str, str]:
 
 
 def _stems(spec: ToolCallSpec, wire_format: WireFormat) -> list[str]:
-    """Return the headers of the tools' calls up to the index, without their common beginning."""
+    """Return the call headers of the tools up to the index, without their common prefix."""
     return [wire_format.header_stem(tool.name).removeprefix(wire_format.header_begin) for tool in spec.tools]
 
 
 def _next_call(nines: int, last: int | None) -> str:
     """Return a call with the next index if this index ends in exactly so many nines; a carry takes a second step.
 
-    None follows the index ``last``.
+    No call follows the index ``last``.
     """
     low, digit = _bits(0, nines), _bits(nines, nines + 1)
     conditions = [f"lt({digit}, 9)"] + ([f"eq({low}, 0x{'9' * nines})"] if nines else [])

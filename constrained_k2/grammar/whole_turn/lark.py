@@ -25,7 +25,7 @@ def write_lark(
     """Write the grammar of a turn.
 
     ``arguments`` has the body of the arguments' rule (``%lark { … }`` or ``%json { … }``) for each function name,
-    ``form`` that of the answer, None for any text.
+    ``form`` the body of the response format's rule, None for any text.
     ``in_reasoning``: the prompt opens the reasoning, so that the turn begins inside it. In formats that mark the
     response, such as Kimi K3's, the prompts of requests with thinking always do.
     """

@@ -22,14 +22,14 @@ class StructuralTagWriter:
     schemas: Mapping[str, Any]  # function name -> the schema of its arguments
     markers: ToolCallFormat | None  # None to write markers as text
     in_reasoning: bool = False  # True if the prompt ends in <think>
-    form: Any = None  # the schema of the answer; None for any text
+    form: Any = None  # the response format's schema; None for any text
 
     def write(self) -> dict[str, Any]:
         """Return the structural tag. It has no stops: the engine allows its stop tokens where the format may end."""
         return {"type": "structural_tag", "format": self._turn()}
 
     def _turn(self) -> dict[str, Any]:
-        """Return the forms of a turn. The section is written only once, since it contains the schemas."""
+        """Return the alternatives of a turn. The section is written only once, since it contains the schemas."""
         only_section = self.spec.choice == "required" or self.form is not None  # no text before a section
         opening = [] if self.in_reasoning else [self._marker("think_begin")]
         answer = [] if only_section else [self._text()]
@@ -87,7 +87,7 @@ def _sequence(*elements: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lead(ways: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return what precedes the rest of a turn, one of several ways; none at all is one of them if one is empty."""
+    """Return the part before the rest of a turn as one of several alternatives; optional if one of them is empty."""
     some = [parts for parts in ways if parts]
     if not some:
         return []

@@ -1,9 +1,9 @@
-r"""Strings as expressions on their JSON text, in the dialect of xgrammar's JSON Schema converter.
+r"""Writes strings as regexes on their JSON text, in the dialect of xgrammar's JSON Schema converter.
 
 xgrammar (0.2.8) reads a ``pattern`` in one of two ways. An ASCII pattern becomes an automaton that has no JSON escapes
 and misreads some patterns (``a-?`` does not match ``a``, overlong UTF-8 passes). A pattern with any other character
 becomes rules on the raw text between the quotes, which can express everything exactly, escapes included. So every
-expression here starts with a non-ASCII character that occurs zero times.
+regex here starts with a non-ASCII character that occurs zero times.
 """
 
 import json
@@ -31,27 +31,27 @@ _SYNTAX = frozenset("^$\\.*+?()[]{}|/-")
 
 
 def found(pattern: str) -> str:
-    """Return the strings that contain a match of a pattern."""
+    """Return a regex of the strings that contain a match of a pattern."""
     return _whole(_ways(pattern))
 
 
 def sized(shortest: int, longest: int | None) -> str:
-    """Return the strings of these lengths, in characters."""
+    """Return a regex of the strings of these lengths, in characters."""
     if longest is not None:
         return _whole([f"{CHARACTER}{{{shortest},{longest}}}"])
     return _whole([f"{CHARACTER}{{{shortest - 1}}}{_at_least_one(_PLAIN)}" if shortest else f"{CHARACTER}*"])
 
 
 def none_of(words: Iterable[str]) -> str:
-    """Return the strings other than these."""
+    """Return a regex of the strings other than these."""
     return _whole([_other(sorted(set(words)))])
 
 
 def other_keys(names: list[str]) -> str:
-    """Return the strings that begin with another character than each of these keys, and the empty one.
+    """Return a regex of the strings that begin with another character than each of these keys, and the empty one.
 
-    Others would take a state for each character of each key. Each such state costs xgrammar milliseconds and tens of
-    kilobytes on a vocabulary of 160,000 tokens.
+    Other strings would take a state for each character of each key. Each such state costs xgrammar milliseconds and
+    tens of kilobytes on a vocabulary of 160,000 tokens.
     """
     first = _character_but(sorted({name[:1] for name in names} - {""}))
     plain = first.removeprefix("(?:").removesuffix(f"|{_ESCAPE})")
@@ -60,7 +60,7 @@ def other_keys(names: list[str]) -> str:
 
 
 def one_of(words: Iterable[str]) -> str:
-    """Return these strings."""
+    """Return a regex of these strings."""
     return _whole(["".join(spelling(character, JSON) for character in word) for word in sorted(words)])
 
 
@@ -115,7 +115,7 @@ def _character_but(excluded: list[str]) -> str:
 
 
 def _other(words: list[str]) -> str:
-    """Return what leaves the trie of the words, or ends inside it where no word ends."""
+    """Return a regex of the strings that leave the trie of the words, or end inside it at a node that ends no word."""
     branches = {character: [word[1:] for word in words if word.startswith(character)] for word in words
                 for character in word[:1]}  # fmt: skip
     ways = [f"{_character_but(sorted(branches))}{CHARACTER}*" if branches else f"{CHARACTER}{CHARACTER}*"]

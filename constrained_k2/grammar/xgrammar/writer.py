@@ -72,7 +72,7 @@ class XGrammarWriter:
         return start | {"$defs": definitions}
 
     def _writable(self, shapes: Shapes) -> Iterator[Shape]:
-        """Yield the shapes that have values. Members that are wanted are chosen, or their objects left out."""
+        """Yield the shapes that have values. Witnesses get a key each; else their objects are left out."""
         for shape in shapes:
             wanted = shape.wanted if isinstance(shape, Object) else frozenset()
             ways = [shape]
@@ -106,7 +106,7 @@ class XGrammarWriter:
             self.normalizer.notes.add(pointer, status, reason)
 
     def string(self, node: Node, shape: String) -> str:
-        """Return an expression for the strings of a shape. xgrammar takes one: of several demands, one is enforced."""
+        """Return a regex for the strings of a shape. xgrammar takes one, so one of several patterns is enforced."""
         patterns = [*sorted(shape.patterns), *patterns_of(shape.formats)]
         longest = math.inf if shape.longest is None else shape.longest
         fitting = [value for value in shape.excluded if shape.shortest <= len(value) <= longest]

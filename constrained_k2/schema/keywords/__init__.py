@@ -1,6 +1,6 @@
-"""The keywords of JSON Schema, one row each: what it allows, what its negation allows, its subschemas and examples.
+"""The keyword table: for each keyword of JSON Schema what it allows, its negation and its subschemas.
 
-Everything else in a schema is an annotation. The rows are in the files below, by the type of value that they bound;
+Every other key of a schema is an annotation. The rows are in this folder's files, by the JSON type that they constrain;
 ``tests/schema/cases`` has one file of instances for each keyword.
 """
 
@@ -16,7 +16,7 @@ from constrained_k2.schema.keywords.unevaluated import with_unevaluated
 from constrained_k2.schema.shapes import EVERYTHING, Node, Number, Shape, Shapes, meet
 
 ROWS = with_unevaluated((*scalars.KEYWORDS, *containers.KEYWORDS, *applicators.KEYWORDS))
-"""In the order of evaluation, which the alternatives in grammars follow."""
+"""All rows in the order of evaluation, which also orders the alternatives in grammars."""
 KEYWORDS: dict[str, Keyword] = {name: row for row in ROWS for name in row.names}
 """Keyword -> its row."""
 _PARENTS = frozenset(name for name, row in KEYWORDS.items() if row.names[name])
@@ -24,7 +24,7 @@ _PARENTS = frozenset(name for name, row in KEYWORDS.items() if row.names[name])
 _TO_REFERENCES, _TO_ARRAYS, _TO_MAPS, _TO_SCHEMAS = (
     frozenset(name for name in _PARENTS if part in KEYWORDS[name].names[name])
     for part in (Children.REFERENCE, Children.ARRAY, Children.MAP, Children.SCHEMA)
-)  # tested for each keyword of a schema: the operators of a flag are slow
+)  # sets, because each keyword of a schema is tested and operators of enum.Flag are slow
 _PLAIN: dict[str, Shapes] = {shape.kind: (shape,) for shape in EVERYTHING} | {"integer": (Number(integer=True),)}
 _ORDER = {name: number for number, row in enumerate(ROWS) for name in row.names}
 
@@ -40,7 +40,7 @@ def _rows(names: tuple[str, ...]) -> tuple[Keyword, ...]:
 
 
 def plain_shapes(schema: dict[str, Any]) -> Shapes | None:
-    """The shapes of a schema whose one keyword is a type, by its proper name; None for any other schema."""
+    """The shapes of a schema whose only keyword is ``type`` with one valid name; None for any other schema."""
     name = schema.get("type")
     return _PLAIN.get(name) if isinstance(name, str) and len(rows_of(schema)) == 1 else None
 
@@ -60,9 +60,9 @@ def typed_shapes(read: Reader) -> Shapes:
 
 
 def lenient(function: Callable[[Reader], Iterable[Shape]], read: Reader, row: Keyword) -> Shapes | None:
-    """The result of a row's function for a schema without those of its keywords that have no meaning.
+    """Call a row's function for a schema without those of the row's keywords that have an invalid value.
 
-    Such a keyword is noted as relaxed. None if the row has no other keyword in the schema.
+    Such a keyword is noted as relaxed. None if the schema has no other keyword of the row.
     """
     while not row.names.keys().isdisjoint(read.schema):
         try:
@@ -103,11 +103,11 @@ def in_place(document: SchemaDocument, schema: dict[str, Any], pointer: str) -> 
 def keyword_places(
     document: SchemaDocument, synthetic: Mapping[str, tuple[Node, ...]], waiting: list[str], keywords: tuple[str, ...]
 ) -> list[str]:
-    """Pointers to these keywords in subschemas, in place: where coverage reports a note.
+    """Pointers of these keywords in subschemas that apply to the same instance; coverage reports notes there.
 
     Args:
         document: The schema.
-        synthetic: The nodes that a pointer outside of the schema stands for.
+        synthetic: Name of a synthetic node -> the nodes that it unites.
         waiting: Pointers of the subschemas, in a fixed order.
         keywords: The keywords.
     """

@@ -1,4 +1,4 @@
-"""Keywords that apply subschemas to the same instance: references, allOf, anyOf, oneOf, not, if, dependencies."""
+"""Keywords that apply subschemas to the same instance: $ref, allOf, anyOf, oneOf, not, if and others."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -71,7 +71,7 @@ def _alone(read: Reader, branches: list[Node], kinds: list[frozenset[Kind]], num
         if other == number or kinds[other].isdisjoint(kinds[number]):
             continue
         before = n.notes.narrowings
-        # Disjoint shapes prove nothing if they lack instances of their schemas.
+        # Disjoint shapes prove nothing if they were narrowed, since they lack instances then.
         if n.both(n.shapes(branches[number]), n.shapes(rival)) or n.notes.narrowings > before:
             node |= negated(rival)
     return node

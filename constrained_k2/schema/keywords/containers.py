@@ -66,7 +66,7 @@ def _not_members(read: Reader) -> Iterator[Shape]:
 
 
 def _with_wanted(read: Reader, keyword: str, value: Node, wanted: Wanted) -> Iterator[Object]:
-    """Objects with a member of such a key whose value fails."""
+    """Objects with a witness: a member that has such a key and whose value fails the node ``value``."""
     if not read.normalizer.wants_members:
         read.note_negation(keyword)
     else:

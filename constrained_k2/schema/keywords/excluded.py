@@ -1,7 +1,9 @@
-"""The negation of ``enum`` and ``const``: all values but some, as shapes.
+"""The negation of ``enum`` and ``const``: all values except the listed ones, as shapes.
 
-Arrays and objects are told apart item by item and member by member, as in a tree of their beginnings: each node of the
-tree is an alternative.
+Arrays are split item by item, and objects member by member, as in a trie of the listed values. Each node of the trie
+is an alternative.
+
+{"not": {"const": [1]}}     arrays: [], [not 1, …] and [1, any, …]
 """
 
 from collections.abc import Iterator
@@ -32,7 +34,7 @@ _MAX_PARTS = 64  # items and members of the arrays and objects that are excluded
 
 
 def excluding(read: Reader, keyword: str, values: list[Any]) -> Iterator[Shape]:
-    """All values but these, which a keyword lists."""
+    """All values except these, which a keyword lists."""
     by_kind: dict[Kind, list[Any]] = {}
     for value in values:
         by_kind.setdefault(kind_of(value), []).append(value)
@@ -57,7 +59,7 @@ def excluding(read: Reader, keyword: str, values: list[Any]) -> Iterator[Shape]:
 
 
 class _Excluder:
-    """Makes nodes of values."""
+    """Makes synthetic nodes: of one value, or of all values except some."""
 
     def __init__(self, read: Reader, keyword: str) -> None:
         self._read, self._keyword = read, keyword
@@ -74,7 +76,7 @@ def _distinct(values: list[Any]) -> dict[Shape, Any]:
 
 
 def _arrays(make: _Excluder, values: list[list[Any]], path: tuple[Node, ...] = ()) -> Iterator[Shape]:
-    """Arrays that begin with the items of a path, and are none of these, which do so too."""
+    """Arrays that begin with the items of ``path`` and differ from ``values``, which begin with them too."""
     depth = len(path)
     if all(len(value) > depth for value in values):
         yield Array(path, longest=depth, shortest=depth)
@@ -90,7 +92,7 @@ def _arrays(make: _Excluder, values: list[list[Any]], path: tuple[Node, ...] = (
 
 
 def _objects(make: _Excluder, values: list[dict[str, Any]], path: Object = Object()) -> Iterator[Shape]:  # noqa: B008
-    """Objects that have the members of a path, and are none of these, which do so too."""
+    """Objects that have the members of ``path`` and differ from ``values``, which have them too."""
     known = {name for rules in path.maps for name, _ in rules.named}
     key = min((name for value in values for name in value if name not in known), default=None)
     if not values:

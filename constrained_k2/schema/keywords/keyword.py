@@ -1,4 +1,4 @@
-"""The type of a row of the keyword table, and the reader of one schema that its functions get."""
+"""The type of a row of the keyword table, and the reader of one schema that its functions use."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -42,7 +42,7 @@ class Expander(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads the keywords of one schema; a missing one as None or empty, one of the wrong type as an error."""
+    """Reads the keywords of one schema. A missing keyword is None or empty; one of the wrong type raises IllFormed."""
 
     normalizer: Expander
     schema: dict[str, Any]
@@ -62,11 +62,11 @@ class Reader:
         self.normalizer.notes.add(f"{self.pointer}/{keyword}", "relaxed", beside + error.problem, for_cost=for_cost)
 
     def relax(self, keyword: str, problem: str) -> None:
-        """Note that a keyword has no meaning, and is left out."""
+        """Note that a keyword is left out, because its value has no meaning."""
         self.normalizer.notes.add(f"{self.pointer}/{keyword}", "relaxed", problem)
 
     def note_negation(self, keyword: str, reason: str = "the negation of this keyword has no exact grammar") -> None:
-        """Note that some instances for which a keyword fails are never written, or else relax its negation."""
+        """Note that a negated keyword is narrowed; raises NotExpressible if negations are to be relaxed instead."""
         if self.normalizer.relaxes_negations:
             raise NotExpressible(reason)
         self.note(keyword, "narrowed", f"negated: {reason}")
@@ -159,7 +159,7 @@ class Reader:
         return known
 
     def pattern_problem(self, pattern: str, keyword: str) -> str:
-        """Why the engine cannot match a pattern; empty if it can. An error if it is none, by ECMA-262."""
+        """Why the engine cannot match a pattern; empty if it can. Raises IllFormed if it is invalid."""
         if problem := syntax_problem(pattern):
             raise self.wrong(keyword, f"{pattern[:80]!r} is not a regular expression: {problem}")
         parts = parts_of(pattern) if keyword == "pattern" else PatternParts((pattern,))
@@ -185,8 +185,8 @@ class Case:
     """The properties and items that count as evaluated, for ``unevaluated*``, if some subschemas hold."""
 
     node: Node = ANY  # the subschemas that are assumed to hold, or not to hold
-    names: frozenset[str] = frozenset()  # of evaluated properties
-    patterns: frozenset[str] = frozenset()  # of such names
+    names: frozenset[str] = frozenset()  # keys of evaluated properties
+    patterns: frozenset[str] = frozenset()  # patterns of such keys
     prefix: int = 0  # how many items are evaluated, from the first
     contained: Node = ANY  # subschemas of "contains"; items that satisfy one are evaluated
     all_properties: bool = False
@@ -213,14 +213,14 @@ class Keyword:
     """One keyword of JSON Schema, or a group of keywords that are read together.
 
     The functions get a reader of a schema that has at least one of the names. ``holds`` and ``negate`` may raise
-    :class:`NotExpressible` or ``SchemaTooCostly``, which coverage reports for the first name. ``evaluates`` gives for
-    each choice between branches the cases; a keyword without branches has one choice of one case.
+    :class:`NotExpressible` or ``SchemaTooCostly``, which coverage reports for the first name. ``evaluates`` yields a
+    list of cases for each choice between branches; a keyword without branches yields one list of one case.
     """
 
     names: dict[str, Children]  # keyword -> which parts of its value are subschemas
-    bounds: Callable[[Reader], Iterable[Shape]] | None = None  # instances of a shape's type must be in all of that type
+    bounds: Callable[[Reader], Iterable[Shape]] | None = None  # an instance must be in all that have its type
     holds: Callable[[Reader], Shapes] | None = None  # a union: all instances must be in it
-    negate: Callable[[Reader], Iterable[Shape]] | None = None  # those that fail; None: they have no exact grammar
+    negate: Callable[[Reader], Iterable[Shape]] | None = None  # instances that fail; None: no exact grammar
     evaluates: Callable[[Reader, CasesOf], Iterable[list[Case]]] | None = None
     in_place: bool = False  # True if the subschemas apply to the same instance as the keyword
     examples: dict[str, dict[str, Any]] = field(default_factory=dict)  # title, with the keywords to show -> schema

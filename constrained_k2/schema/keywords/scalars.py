@@ -1,4 +1,4 @@
-"""Keywords for values of any type, numbers and strings. Numbers are exact fractions, as the schema spells them."""
+"""Keywords for values of any JSON type, for numbers (as exact fractions) and for strings."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -25,7 +25,7 @@ def _kinds(read: Reader) -> list[str]:
 
 
 def type_shapes(read: Reader, *, holds: bool = True) -> Iterator[Shape]:
-    """One shape for each JSON type that ``type`` allows, or else excludes."""
+    """One shape for each JSON type that ``type`` allows, or excludes unless it ``holds``."""
     try:
         kinds = _kinds(read)
     except IllFormed as error:
@@ -120,7 +120,7 @@ def _not_format(read: Reader) -> list[Shape]:
 
 KEYWORDS = (
     Keyword(
-        {"type": Children.NONE},  # its shapes are those that all other keywords bound: see type_shapes
+        {"type": Children.NONE},  # type_shapes makes the shapes that all other keywords bound
         negate=lambda read: type_shapes(read, holds=False),
         examples={"type": {"type": ["string", "null"]}, "type: integer": {"type": "integer"}},
     ),

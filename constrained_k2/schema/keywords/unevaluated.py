@@ -1,7 +1,7 @@
 """``unevaluatedProperties`` and ``unevaluatedItems``: what no other keyword evaluates, case by case.
 
-A case assumes that some branches hold (of an ``anyOf``, say) and knows what those evaluate. If more branches hold, it
-is only stricter than necessary, so only ``else`` and absent dependencies assume that something fails.
+A case assumes that some branches (of an ``anyOf``, say) hold, and lists what these evaluate. If more branches hold,
+the case is only stricter than necessary. So only ``else`` and dependencies of absent keys assume that something fails.
 """
 
 from typing import Any

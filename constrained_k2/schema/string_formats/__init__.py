@@ -1,4 +1,4 @@
-"""String formats as regular expressions: each accepts only what its definition does, some of them less.
+"""The values of ``format`` as regexes: none accepts an invalid string, some reject valid ones.
 
 Sources: RFC 3339, 1123, 5890 to 5893, 2673, 4291, 5321, 6531, 4122, 3986, 3987, 6570, 6901, ECMA-262.
 """
@@ -10,10 +10,10 @@ from constrained_k2.schema.string_formats import hosts, regexes, times, uris
 
 
 class Format(NamedTuple):
-    """One format. The strings that are written match all patterns."""
+    """One format: a string must match all ``patterns``."""
 
     patterns: tuple[str, ...]
-    left_out: str = ""  # valid, but never written; empty if the patterns are exact
+    left_out: str = ""  # valid strings that the patterns reject; empty if they are exact
 
 
 _YEAR_0 = "the year 0000, which many readers refuse"

@@ -32,7 +32,7 @@ _FIRST_DAYS = "|".join([*(f"{year}-07-01" for year in _JUNE), *(f"{year + 1}-01-
 
 DATE = (f"^{_DAY}$",)
 TIME = (f"^(?:{_TIME}|{_SAME_DAY}|{_NEXT_DAY})$", f"^{_HOUR}:(?:{_MINUTES})$")
-"""The unknown day may end with a leap second."""
+"""The day is unknown, so a leap second is allowed at the end of any UTC day."""
 DATE_TIME = (
     f"^(?:{_DAY}[tT]{_TIME}|(?:{_LAST_DAYS})[tT](?:{_SAME_DAY})|(?:{_FIRST_DAYS})[tT](?:{_NEXT_DAY}))$",
     f"^[0-9-]{{10}}[tT]{_HOUR}:(?:{_MINUTES})$",
