@@ -31,7 +31,8 @@ PATCHES = (
           "A backend can be registered and named by a request.", door=True),
     Patch("vllm.v1.worker.worker_base:WorkerWrapperBase.init_device", "start.entry:init_device", ("worker",),
           reads("vllm.v1.worker.worker_base:WorkerWrapperBase vllm_config"),
-          "Workers load no class of ours on the structured-output route, but count what the masks change.",
+          "Workers load no class of ours on the structured-output route, but count what the masks change. "
+          "worker_extension_cls would be a public way to load one, but there is only one, and it is the operator's.",
           "Plugins are handed VllmConfig.",
           "vllm.general_plugins receive the configuration.", door=True),
     # Prompts ----------------------------------------------------------------------------------------------------------
@@ -76,7 +77,8 @@ PATCHES = (
           "api_server.patched_answers:chat_completion_full_generator", ("api_server",),
           reads("request result_generator parser",
                 "vllm.entrypoints.openai.chat_completion.serving:OpenAIServingChat parser_cls"),
-          "vLLM reports finish_reason tool_calls for every answer with calls, also where max_tokens cut one.",
+          "vLLM reports finish_reason tool_calls for every answer with calls, also if max_tokens cut one. On 0.33 "
+          "no function below sees a whole answer's choice together with its finish_reason.",
           "A finish_reason that the Parser may set.",
           "Parser.parse returns a finish_reason."),
     Patch("vllm.entrypoints.openai.chat_completion.serving:maybe_filter_parallel_tool_calls",
@@ -135,7 +137,8 @@ PATCHES = (
                 "vllm.v1.request:Request _output_token_ids"),
           "The workers do not know a row's position in its turn, and the list of ids is the only part of a step's "
           "masks that both model runners hand on; the counters that come with a worker's output go on with the "
-          "statistics of the step; calls that nothing constrains must show in the metrics.",
+          "statistics of the step; calls that nothing constrains must show in the metrics. If scheduler_cls names a "
+          "class, vLLM warns at each start that asynchronous scheduling is off.",
           "Free fields in GrammarOutput, ModelRunnerOutput and SchedulerStats, and a hook for finished requests.",
           "vLLM has these, or a list of schedulers' mixins."),
     # Metrics ----------------------------------------------------------------------------------------------------------
@@ -144,7 +147,8 @@ PATCHES = (
           reads("vllm_config", "vllm.v1.metrics.loggers:PrometheusStatLogger engine_indexes"),
           "Counters start at 0 with the server. vllm.stat_logger_plugins cannot serve: one installed plugin turns "
           "--disable-log-stats off for every server of the environment (AsyncLLM: has_custom_loggers), LLM never "
-          "loads it, and it is dropped when the number of data-parallel ranks grows.",
+          "loads it, and it is dropped when the number of data-parallel ranks grows. Earlier at start, neither the "
+          "ranks of the engines nor whether statistics are on is known.",
           "A stat-logger plugin that does not force log_stats, loaded wherever PrometheusStatLogger is.",
           "vllm.stat_logger_plugins leave --disable-log-stats alone."),
     Patch("vllm.v1.metrics.loggers:PrometheusStatLogger.record",
