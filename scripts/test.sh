@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Lint, types and tests. `scripts/test.sh --fast` leaves out what starts a server or walks for long, and tries less of
-# the rest; `--all` leaves nothing out and tries more (tests/budget.py). Other options go to pytest.
+# the rest; `--all` leaves nothing out and tries more (tests/kit/budget.py). Other options go to pytest.
 set -euo pipefail
 EXTRAS=test
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"

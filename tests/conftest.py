@@ -13,10 +13,10 @@ from xdist.scheduler import LoadScopeScheduling
 from constrained_k2 import Compiler, Vocabulary
 from constrained_k2.engines.llguidance import grammar_text
 from constrained_k2.testing import write_tokenizer
-from tests.budget import LEVEL, SEED
-from tests.data import data
-from tests.servers import group, server
-from tests.turn.k3_turns import as_k3
+from tests.kit.budget import LEVEL, SEED
+from tests.kit.data import data
+from tests.kit.k3_turns import as_k3
+from tests.kit.servers import group, server
 
 __all__ = ["server"]
 

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.league import STATUSES, Status, Sums, Verdict, disproof, main
 from benchmarks.schemas.arms import Arm, Outcome, Work
 from benchmarks.schemas.corpora import Case, Instance
-from tests.data import data
+from tests.kit.data import data
 
 CASE = Case("c", '{"type":"integer"}', (Instance("1", valid=True), Instance('"1"', valid=False)))
 

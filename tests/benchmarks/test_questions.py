@@ -20,7 +20,7 @@ from constrained_k2.formats.kimi_k2 import KIMI_K2
 from scripts.smollm2.dialogs import right_calls
 from scripts.smollm2.leaderboard import Leaderboard
 from scripts.smollm2.questions import WHEEL, drawn_tests, questions, to_line
-from tests.data import fetched
+from tests.kit.data import fetched
 
 pytestmark = pytest.mark.slow  # reads 2 MB of questions
 

@@ -8,7 +8,7 @@ import pytest
 
 from constrained_k2.evaluation.server import BACKEND_FLAGS, WITHOUT_PLUGIN, VllmServer
 from constrained_k2.testing import build_model
-from tests.warm import WarmServer
+from tests.kit.warm import WarmServer
 
 _CONTEXT = ("--max-model-len=16384", "--max-num-batched-tokens=16384")  # agents' loops take some thousand tokens
 _STOCK_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "kimi_k2")

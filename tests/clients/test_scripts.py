@@ -12,7 +12,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from constrained_k2.evaluation.server import VllmServer
-from tests.budget import SEED
+from tests.kit.budget import SEED
 
 pytestmark = pytest.mark.server
 

@@ -10,11 +10,11 @@ import pytest
 
 from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.schema.dialects import in_json_schema
-from tests.budget import SEED, tries
 from tests.clients.answers import Answer
 from tests.clients.asking import ask
 from tests.clients.endpoints import PATHS
 from tests.clients.table import Row, rows
+from tests.kit.budget import SEED, tries
 
 pytestmark = pytest.mark.server
 

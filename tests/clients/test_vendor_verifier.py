@@ -8,8 +8,8 @@ import pytest
 from benchmarks.vendor_verifier import FOLDER, run_suite
 from constrained_k2.evaluation.server import BACKEND_FLAGS, KIMI_K3_FLAGS, VllmServer
 from constrained_k2.testing import build_model
-from tests.data import data
-from tests.warm import WarmServer
+from tests.kit.data import data
+from tests.kit.warm import WarmServer
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 CASES = 408

@@ -18,8 +18,8 @@ from constrained_k2.turn.drafts.prompt_text import PromptText
 from constrained_k2.turn.matcher import ToolCallMatcher
 from tests.drafts.legality import assert_drafts_are_legal
 from tests.drafts.test_drafter import CALLS, spec
-from tests.turn.k3_turns import walk as walk_k3
-from tests.walks import walk
+from tests.kit.k3_turns import walk as walk_k3
+from tests.kit.walks import walk
 
 PROPERTIES = {
     "city": {"type": "string"},

@@ -18,7 +18,7 @@ from constrained_k2.turn.drafts.drafter import Drafter
 from constrained_k2.turn.drafts.xtml_guesses import likely_tokens
 from constrained_k2.turn.endings.xtml_endings import xtml_endings
 from tests.drafts.test_drafter import CALLS, spec, steps_of
-from tests.turn.k3_turns import CLOSE, OPEN, SEP, ids_of
+from tests.kit.k3_turns import CLOSE, OPEN, SEP, ids_of
 
 MARKERS = {OPEN: KIMI_K3.call_begin, CLOSE: KIMI_K3.call_end, SEP: KIMI_K3.argument_begin}
 NAMES = {token_id: text for text, token_id in MARKERS.items()}

@@ -18,9 +18,9 @@ from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanc
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.schema.undeclared_keys import UNDECLARED_KEYS
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
-from tests.budget import tries
-from tests.data import data, mcp_servers, suite
 from tests.engines.masked_walks import vocabulary_of
+from tests.kit.budget import tries
+from tests.kit.data import data, mcp_servers, suite
 from tests.schema.test_differential import schemas
 
 # Tokens that end a value and reach far into what follows.

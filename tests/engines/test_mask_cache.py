@@ -19,8 +19,8 @@ from constrained_k2.engines.llguidance.position import Position
 from constrained_k2.engines.llguidance.position_tracker import PositionTracker
 from constrained_k2.engines.llguidance.xtml_position import XtmlTracker
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
-from tests.budget import tries
-from tests.xtml import block, encode, of_bytes, pieces, with_xtml_markers
+from tests.kit.budget import tries
+from tests.kit.xtml import block, encode, of_bytes, pieces, with_xtml_markers
 
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
 CLOSED = {"additionalProperties": False}

@@ -13,8 +13,8 @@ from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.formats.kimi_k3 import CLOSE, KIMI_K3, OPEN, SEPARATOR
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
-from tests.budget import tries
 from tests.engines.masked_walks import vocabulary_of, walk, write
+from tests.kit.budget import tries
 
 PIECES = (
     '","', '", "', '"],"b":["', '"]', '"a"', '"a","a"', ' "a"', ', "a"', ',"a",', '["a","a"', '["a","b', '"b', 'a"', 'b",',

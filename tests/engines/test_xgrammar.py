@@ -19,8 +19,8 @@ from constrained_k2 import (
 from constrained_k2.engines.protocol import ArgumentMatcher
 from constrained_k2.engines.xgrammar.engine import XGrammarEngine
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
-from tests.schema.compilers import byte_compiler
-from tests.walks import walk
+from tests.kit.compilers import byte_compiler
+from tests.kit.walks import walk
 
 WEATHER = {
     "type": "object",

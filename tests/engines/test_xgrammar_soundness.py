@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from constrained_k2.engines.xgrammar.engine import XGrammarEngine
-from tests.budget import tries
-from tests.schema.compilers import byte_compiler
-from tests.schema.format_oracles import FORMAT_CHECKER
+from tests.kit.budget import tries
+from tests.kit.compilers import byte_compiler
+from tests.kit.format_oracles import FORMAT_CHECKER
 from tests.schema.test_differential import SCHEMAS, VALUES
 from tests.schema.test_suite import DRAFTS, accepts, compile_schema, groups, walk
 

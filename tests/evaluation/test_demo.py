@@ -26,9 +26,9 @@ from scripts import demo
 from scripts.small_model.shipped import SMALL_MODELS, build_small_model, held_out_samples
 from scripts.smollm2.base import GGUF
 from scripts.smollm2.questions import WHEEL
-from tests.data import fetched
 from tests.evaluation.fake_endpoint import FakeEndpoint
 from tests.evaluation.test_ab_results import BAD, GOOD, saved
+from tests.kit.data import fetched
 
 
 class FakeServer:

@@ -13,8 +13,8 @@ from constrained_k2.evaluation.doctor.checks.prompts import (
     judge_results,
 )
 from constrained_k2.evaluation.doctor.prompt import Piece, ids_in, opens_reasoning, undue_keys
-from tests.data import rendered as rows
 from tests.evaluation.fake_server import SPECIAL_TEXTS
+from tests.kit.data import rendered as rows
 
 RIGHT = ("k2_thinking", "k2_instruct_after_fix_reconstructed", "k2_5_json_instant", "k2_5_json_thinking")
 _SPECIAL = re.compile("(" + "|".join(map(re.escape, SPECIAL_TEXTS)) + ")")

@@ -14,9 +14,9 @@ from constrained_k2.evaluation.doctor.findings import Finding
 from constrained_k2.evaluation.doctor.target import open_target
 from constrained_k2.evaluation.server import ADOPTED_FLAGS, VllmServer, rust_front_end
 from constrained_k2.testing import build_model
-from tests.data import rust_front_end_binary
-from tests.servers import RUST, on
-from tests.warm import WarmServer
+from tests.kit.data import rust_front_end_binary
+from tests.kit.servers import RUST, on
+from tests.kit.warm import WarmServer
 
 pytestmark = pytest.mark.server
 

@@ -7,7 +7,7 @@ from constrained_k2.evaluation.doctor.checks.tag_prompts import expected, judge_
 from constrained_k2.evaluation.doctor.checks.written import _written_in_tags
 from constrained_k2.evaluation.doctor.prompt import Piece, opens_reasoning, stray
 from constrained_k2.formats.kimi_k3 import CLOSE, OPEN, SEPARATOR, SPECIAL_TOKENS
-from tests.data import kimi_k3_prompts
+from tests.kit.data import kimi_k3_prompts
 from tests.prompts.kimi_k3 import COPIED, body_of
 
 _SPECIAL = re.compile("(" + "|".join(map(re.escape, SPECIAL_TOKENS.values())) + ")")

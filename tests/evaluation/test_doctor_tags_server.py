@@ -7,7 +7,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from constrained_k2.evaluation.doctor.findings import Finding
 from constrained_k2.evaluation.server import VllmServer
 from tests.evaluation.test_doctor_server import examined
-from tests.servers import on
+from tests.kit.servers import on
 
 pytestmark = pytest.mark.server
 

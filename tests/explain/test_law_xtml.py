@@ -14,7 +14,7 @@ from constrained_k2.formats.kimi_k3 import KIMI_K3
 from tests.explain.test_law import BYTES, composed, holders_of, policy_without, without
 from tests.explain.test_places_xtml import CALL
 from tests.explain.turns import byte_compiler, ids_of, tool
-from tests.xtml import encode, pieces
+from tests.kit.xtml import encode, pieces
 
 COMPILER = byte_compiler(KIMI_K3)
 VOCABULARY = COMPILER.vocabulary

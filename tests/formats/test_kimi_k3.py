@@ -6,7 +6,7 @@ from constrained_k2 import FormatMismatch, Vocabulary, formats
 from constrained_k2.formats.base import ABSENT
 from constrained_k2.formats.kimi_k2 import BASE_SIZE, KIMI_K2, SPECIAL_COUNT, reserved_text
 from constrained_k2.formats.kimi_k3 import KIMI_K3, SPECIAL_TOKENS, escape, unescape
-from tests.data import data
+from tests.kit.data import data
 
 TEXTS = {"<|open|>": 1, "<|close|>": 2, "<|sep|>": 3, "<|end_of_msg|>": 4, "[EOS]": 5}
 

@@ -15,12 +15,12 @@ from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.engines.llguidance.forced import forced_ids
 from constrained_k2.engines.protocol import ArgumentGrammar
 from constrained_k2.vocabulary.bitmask import allocate_bitmask
-from tests.data import suite
-from tests.schema.compilers import narrowed
+from tests.kit.compilers import narrowed
+from tests.kit.data import suite
+from tests.kit.xtml import CLOSE, OPEN, SEPARATOR, SPECIAL, block, encode, of_bytes, pieces, with_xtml_markers
 from tests.schema.test_cases import CASES
 from tests.schema.test_rules import OBJECTS
 from tests.schema.universe import UNIVERSE
-from tests.xtml import CLOSE, OPEN, SEPARATOR, SPECIAL, block, encode, of_bytes, pieces, with_xtml_markers
 
 BYTES = of_bytes()
 ENGINE = Compiler(BYTES).engine("llguidance")

@@ -11,9 +11,9 @@ from constrained_k2 import Vocabulary
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.engines.protocol import ArgumentGrammar
 from constrained_k2.vocabulary.bitmask import TokenSet, allocate_bitmask, allowed_ids
-from tests.data import mcp_servers
-from tests.schema.compilers import validator_of
-from tests.xtml import CLOSE, SPECIAL, decode, encode, pieces, with_xtml_markers
+from tests.kit.compilers import validator_of
+from tests.kit.data import mcp_servers
+from tests.kit.xtml import CLOSE, SPECIAL, decode, encode, pieces, with_xtml_markers
 
 
 class Walker:

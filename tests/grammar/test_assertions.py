@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.translation import found_anywhere, spelled_ways
 from constrained_k2.grammar.spelling import RAW
-from tests.budget import tries
+from tests.kit.budget import tries
 
 TOKENIZER = llguidance.LLTokenizer("byte")
 TEXTS = ["".join(text) for length in range(5) for text in product("ab-", repeat=length)] + [

@@ -7,7 +7,7 @@ import pytest
 
 from constrained_k2 import Vocabulary
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
-from tests.schema.compilers import byte_compiler
+from tests.kit.compilers import byte_compiler
 
 BYTES = Vocabulary.of_bytes()
 EDGES = (0x7F, 0x80, 0x85, 0x9F, 0xA0, 0xAD, 0x7FF, 0x800, 0x2028, 0x2029, 0xD7FF, 0xE000, 0xFDD0, 0xFEFF, 0xFFFD,

@@ -13,9 +13,9 @@ from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
 from constrained_k2.engines.protocol import ArgumentMatcher
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.vocabulary.bitmask import TokenSet, allocate_bitmask, allowed_ids
-from tests.budget import tries
-from tests.data import data
-from tests.xtml import block, encode
+from tests.kit.budget import tries
+from tests.kit.data import data
+from tests.kit.xtml import block, encode
 
 # The patches of the agent Codex, in the constructs of its own grammar (which data() has, if it was fetched).
 PATCH = r"""

@@ -21,8 +21,8 @@ from constrained_k2.parsing.parser import parse_completion
 from constrained_k2.prompts.xtml import render_turn
 from constrained_k2.request.spec import ToolCall
 from tests.grammar.test_arguments import BYTES, ENGINE, accepts, accepts_all_orders, compiled
-from tests.schema.compilers import narrowed
-from tests.xtml import CLOSE, OPEN, SEPARATOR, block, encode, pieces
+from tests.kit.compilers import narrowed
+from tests.kit.xtml import CLOSE, OPEN, SEPARATOR, block, encode, pieces
 
 XTML = GrammarOptions(encoding="xtml", undeclared_keys="allow")
 KEYS = [

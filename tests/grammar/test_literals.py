@@ -9,7 +9,7 @@ import pytest
 
 from constrained_k2.engines.protocol import ArgumentEncoding
 from tests.grammar.test_arguments import BYTES, ENGINE
-from tests.xtml import encode, pieces
+from tests.kit.xtml import encode, pieces
 
 TEXTS = [
     "", "/", "//", "# a", '"', "'", "\\", "\\n", "\n", "a\r\nb", "|", "a|b", "/i", "x/imsux", "~&", "%json {}", "^$", "([{",

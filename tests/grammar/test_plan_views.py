@@ -24,7 +24,7 @@ from constrained_k2.grammar.plan.nodes import (
 from constrained_k2.grammar.state_model import AMBIGUOUS, StateModel
 from constrained_k2.schema.shapes import Boolean, Null, Value
 from constrained_k2.vocabulary.bitmask import allowed_ids
-from tests.data import mcp_servers
+from tests.kit.data import mcp_servers
 
 _DIGITS = frozenset(b"-0123456789")
 _EACH = 8  # of the public tools

@@ -27,8 +27,6 @@ from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.prompts.xtml.turn import render_turn
 from constrained_k2.turn.phases import Phase
 from constrained_k2.vocabulary.bitmask import TokenSet, allocate_bitmask, allowed_ids
-from tests.budget import tries
-from tests.data import mcp_servers
 from tests.grammar.whole_turns import (
     ALL,
     BYTES,
@@ -47,8 +45,10 @@ from tests.grammar.whole_turns import (
     transcripts,
     verdict,
 )
-from tests.turn.k3_turns import read
-from tests.walks import walk
+from tests.kit.budget import tries
+from tests.kit.data import mcp_servers
+from tests.kit.k3_turns import read
+from tests.kit.walks import walk
 
 
 def allowed(matcher: ToolCallMatcher, vocabulary: Vocabulary) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -1,6 +1,6 @@
 """Launches in Triton's interpreter; run by test_apply_masks.py in a process of its own."""
 
-import tests.triton_on_cpu  # isort: skip # noqa: F401 - before Triton's kernels are defined
+import tests.kit.triton_on_cpu  # isort: skip # noqa: F401 - before Triton's kernels are defined
 
 import math
 
@@ -9,9 +9,9 @@ import torch
 
 from constrained_k2.kernels import Workspace, triton_declining, triton_kernel
 from constrained_k2.kernels.declining import NamedRows
-from tests.budget import tries
 from tests.kernels.declines import check_random_rows
 from tests.kernels.launches import DTYPES, NEVER, SHAPES, Launch, check, no_rows, random_launch
+from tests.kit.budget import tries
 
 
 def launch(after: Launch) -> None:

@@ -23,10 +23,10 @@ from lark.exceptions import LarkError
 
 from constrained_k2 import SchemaTooCostly, ToolCallSpec, UnsupportedSchema
 from constrained_k2.vocabulary.bitmask import TokenSet, allocate_bitmask, allowed_ids
+from tests.kit.xtml import block, encode
+from tests.kit.xtml import decode as decode_blocks
 from tests.laws.examples import Fault
 from tests.laws.feeding import Bench, Broken, Piece, has
-from tests.xtml import block, encode
-from tests.xtml import decode as decode_blocks
 
 _LETTERS = ("a", "b", "ab", '\\"', "\\\\", "\\n", "é", "日", "-", "=", " ", "END", "x y", "😀")
 _CLASSES = ("[abc]", '[^"]', r"[^\n]", r"\w", r"\d", r"\s", ".", "[a-z-]", r"[^\W\d]", "é", "=", '"', r"[ \t]")

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from constrained_k2 import Compiler, Vocabulary
 from constrained_k2.testing import write_tokenizer
 from scripts.fetch_data import data_path
+from tests.kit.k3_turns import as_k3
 from tests.laws.feeding import Bench
 from tests.laws.laws import broken_laws
 from tests.laws.reduction import reduced
 from tests.laws.schemas import schema_of
-from tests.turn.k3_turns import as_k3
 
 
 class Fault(NamedTuple):

@@ -20,12 +20,12 @@ from constrained_k2.schema.coverage import Coverage
 from constrained_k2.schema.dialects import in_json_schema
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 from constrained_k2.vocabulary.bitmask import TokenSet, allocate_bitmask, allowed_ids
+from tests.kit.xtml import TYPES, block
+from tests.kit.xtml import decode as decode_blocks
 from tests.laws.feeding import Bench, Broken, Piece
 from tests.laws.schemas import Schema
 from tests.laws.shared_masks import broken_sharing
 from tests.laws.values import DuplicateKeyError, Values, decoded, judge_of, mutant, spelled
-from tests.xtml import TYPES, block
-from tests.xtml import decode as decode_blocks
 
 # Narrowings that concern only how a value is spelled, which the values here are not.
 SPELLINGS = ("1.0 and 1e3", "1.0, an integer", "numbers are written without an exponent")

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from constrained_k2 import Compiler
-from tests.budget import SEED, tries
+from tests.kit.budget import SEED, tries
 from tests.laws import client_grammars
 from tests.laws.client_grammars import Grammar, broken_laws, faults_of
 from tests.laws.feeding import Bench

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from constrained_k2 import Compiler
-from tests.budget import SEED, tries
+from tests.kit.budget import SEED, tries
 from tests.laws.examples import Fault, faults_of
 from tests.laws.feeding import Bench
 from tests.laws.fuzz import main

@@ -20,7 +20,7 @@ from constrained_k2.engines.llguidance.position_tracker import PositionTracker
 from constrained_k2.engines.llguidance.written.items import NO_PLACES
 from constrained_k2.engines.llguidance.written.scanner import Scanner, Snapshot, Within
 from constrained_k2.turn.cursors.json_cursor import JsonCursor
-from tests.budget import tries
+from tests.kit.budget import tries
 
 STRINGS = frozenset({Expect.IN_KEY, Expect.IN_FREE_STRING, Expect.IN_LISTED_STRING, Expect.IN_OTHER_STRING,
                      Expect.IN_TRACKED_STRING})  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data import data
+from tests.kit.data import data
 from tests.laws.oracle import Found, differences, main, record
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from constrained_k2 import Compiler, ConstrainedK2Error, Vocabulary
 from constrained_k2.formats.kimi_k3 import KIMI_K3
-from tests.budget import LEVEL, SEED
 from tests.engines.masked_walks import vocabulary_of
 from tests.engines.test_direct_masks import CROSSING, PARTS
+from tests.kit.budget import LEVEL, SEED
 from tests.laws.feeding import Bench, Broken
 from tests.laws.laws import Trial
 

@@ -11,8 +11,8 @@ import jsonschema
 from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
 from constrained_k2.schema.document import MAPS
+from tests.kit.format_oracles import FORMAT_CHECKER
 from tests.laws.schemas import FORMATS, NAMES, NUMBERS, PATTERNS, TEXTS, Schema
-from tests.schema.format_oracles import FORMAT_CHECKER
 
 _SPACES = r"\u00a0\ufeff\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _DATA = {"const", "enum", "default", "examples", "example", "required", "dependentRequired"}

@@ -15,7 +15,7 @@ from canitoolcall.results import Observation, ParsedToolCall, ParseResult, Statu
 from constrained_k2 import ToolCallParser, Vocabulary
 from constrained_k2.parsing import Completion
 from constrained_k2.request.spec import Tool
-from tests.turn.k3_turns import as_k3
+from tests.kit.k3_turns import as_k3
 
 FAMILY = load_families()["kimi"]
 FIXTURES = [fixture for fixture in load_fixtures() if fixture.family == "kimi"]

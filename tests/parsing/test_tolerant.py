@@ -24,7 +24,7 @@ from constrained_k2.parsing.events import (
 )
 from constrained_k2.parsing.parser import ParsingLevel
 from constrained_k2.request.spec import Tool
-from tests.budget import tries
+from tests.kit.budget import tries
 from tests.parsing.transcripts import call_ids, ids_of_text, random_call, table
 
 BYTES = Vocabulary.of_bytes()

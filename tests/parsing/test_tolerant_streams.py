@@ -21,7 +21,7 @@ from constrained_k2.parsing.events import (
 )
 from constrained_k2.parsing.parser import ParsingLevel
 from constrained_k2.request.spec import Tool
-from tests.budget import tries
+from tests.kit.budget import tries
 from tests.parsing.transcripts import ids_of_text, made_up, table
 
 BYTES = Vocabulary.of_bytes()

@@ -23,8 +23,8 @@ from constrained_k2.parsing.events import (
 )
 from constrained_k2.parsing.parser import ParsingLevel
 from constrained_k2.request.spec import Tool
-from tests.budget import tries
-from tests.data import data
+from tests.kit.budget import tries
+from tests.kit.data import data
 from tests.parsing.transcripts import ids_of_text
 from tests.parsing.xtml import CLOSE, END, OPEN, SEP, Piece, Turn, encoded, random_turn, spoil, written
 

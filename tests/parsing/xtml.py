@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from constrained_k2 import Vocabulary
-from tests.xtml import TYPES
+from tests.kit.xtml import TYPES
 
 OPEN, CLOSE, SEP, END = "<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"
 Piece = tuple[str, bool]  # text, and whether it is one special token

@@ -9,7 +9,7 @@ from constrained_k2 import Vocabulary
 from constrained_k2.formats.kimi_k3 import SPECIAL_TOKENS
 from constrained_k2.vocabulary.tokenizer_files import read_directory
 from constrained_k2.vocabulary.vocabulary import _ByteEncoder
-from tests.data import data
+from tests.kit.data import data
 
 BASE_SIZE = 163_584
 COPIED: list[dict[str, Any]] = json.loads((Path(__file__).parent / "kimi_k3.json").read_text("utf-8"))["prompts"]

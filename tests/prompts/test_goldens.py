@@ -12,7 +12,7 @@ import pytest
 import constrained_k2
 from constrained_k2 import Vocabulary, find_faults
 from constrained_k2.prompts import PromptRenderer
-from tests.data import rendered as goldens
+from tests.kit.data import rendered as goldens
 
 TEMPLATES = Path(__file__).parent / "templates"
 TEST_TEMPLATE = Path(constrained_k2.__file__).parent / "testing" / "chat_template.jinja"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from constrained_k2 import InvalidRequest, Vocabulary, find_faults, repair_messages
 from constrained_k2.prompts import PromptRenderer
 from constrained_k2.prompts.special_text import JOINER, KIMI_SPECIAL_TEXTS, SpecialTexts
-from tests.budget import tries
+from tests.kit.budget import tries
 from tests.prompts.dialogs import F0, F1, USER, call, calls, result
 from tests.prompts.test_goldens import TEMPLATES, TEST_TEMPLATE, template_renderer
 

@@ -10,7 +10,7 @@ from constrained_k2.prompts.special_text import SpecialTexts
 from constrained_k2.prompts.xtml import XtmlRenderer
 from constrained_k2.request.spec import ToolCall
 from constrained_k2.testing import write_tokenizer
-from tests.data import kimi_k3_prompts
+from tests.kit.data import kimi_k3_prompts
 from tests.prompts.dialogs import USER, call, calls, result
 from tests.prompts.kimi_k3 import BYTES, COPIED, body_of, real_tokens, spelled
 

@@ -9,7 +9,7 @@ import pytest
 from constrained_k2 import FormatMismatch, InvalidRequest, Vocabulary
 from constrained_k2.formats.kimi_k3 import SPECIAL_TOKENS
 from constrained_k2.prompts.xtml import XtmlRenderer
-from tests.data import data, kimi_k3_prompts
+from tests.kit.data import data, kimi_k3_prompts
 from tests.prompts.dialogs import USER, call, calls, result
 from tests.prompts.kimi_k3 import BASE_SIZE, BYTES, COPIED, body_of, real_tokens, spelled
 

@@ -24,7 +24,7 @@ from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.request.strictness import LEVELS, STRICT_FALSE, Level
 from constrained_k2.threads.compile_pool import PoolBusy
-from tests.xtml import encode, pieces
+from tests.kit.xtml import encode, pieces
 
 UNKEPT = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "minProperties": 70}
 WHOLE = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

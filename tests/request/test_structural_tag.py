@@ -12,7 +12,7 @@ from constrained_k2.errors import InvalidRequest
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.request.structural_tag import read_structural_tag
-from tests.data import data
+from tests.kit.data import data
 
 xgrammar = pytest.importorskip("xgrammar", reason="xgrammar is not installed")
 

@@ -13,7 +13,7 @@ from constrained_k2 import Compiler, ConstrainedK2Error, SchemaTooCostly, Unsupp
 from constrained_k2.schema.budget import check_budget
 from constrained_k2.threads.compile_pool import run_bounded
 from constrained_k2.threads.interruptible import check_deadline
-from tests.schema.compilers import accepts, byte_compiler
+from tests.kit.compilers import accepts, byte_compiler
 
 
 def of(schema: Any) -> dict[str, Any]:

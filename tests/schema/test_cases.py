@@ -19,8 +19,8 @@ from constrained_k2.request.spec import EngineName
 from constrained_k2.schema.document import MAPS, SchemaDocument
 from constrained_k2.schema.keywords import KEYWORDS, ROWS, keyword_uses
 from constrained_k2.schema.keywords.keyword import Children
-from tests.schema.compilers import byte_compiler, narrowed
-from tests.schema.format_oracles import FORMAT_CHECKER
+from tests.kit.compilers import byte_compiler, narrowed
+from tests.kit.format_oracles import FORMAT_CHECKER
 from tests.schema.test_suite import accepts
 
 FOLDER = Path(__file__).parent / "cases"

@@ -12,7 +12,7 @@ from constrained_k2.evaluation.judge import validator_of
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.schema.dialects import in_json_schema, read
 from constrained_k2.schema.plain import plain_shape
-from tests.schema.compilers import accepts, byte_compiler
+from tests.kit.compilers import accepts, byte_compiler
 
 DEFINITIONS = {
     "thing": {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]},

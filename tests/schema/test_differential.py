@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from constrained_k2 import ConstrainedK2Error
 from constrained_k2.schema.budget import check_budget
-from tests.budget import tries
-from tests.schema.compilers import byte_compiler
-from tests.schema.format_oracles import FORMAT_CHECKER
+from tests.kit.budget import tries
+from tests.kit.compilers import byte_compiler
+from tests.kit.format_oracles import FORMAT_CHECKER
 from tests.schema.test_suite import accepts, walk
 
 KEYS = st.sampled_from(["a", "b", "c"])

@@ -12,7 +12,7 @@ import pytest
 from constrained_k2 import Compiler, Vocabulary, schema_coverage
 from constrained_k2.schema.ecma import NotAPattern, NotInPython, in_python, syntax_problem
 from constrained_k2.schema.pattern import in_ecma
-from tests.schema.compilers import accepts, byte_compiler
+from tests.kit.compilers import accepts, byte_compiler
 
 # Pattern; texts that contain a match; texts that do not.
 ENFORCED: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [

@@ -10,9 +10,9 @@ import pytest
 
 from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar
 from constrained_k2.schema.string_formats import FORMATS
-from tests.schema.compilers import byte_compiler
+from tests.kit.compilers import byte_compiler
+from tests.kit.format_oracles import ORACLES, is_date_time, is_time
 from tests.schema.format_cases import INVALID, LEFT_OUT, VALID
-from tests.schema.format_oracles import ORACLES, is_date_time, is_time
 from tests.schema.test_suite import DRAFTS, accepts, groups, walk
 
 EXACT = sorted(name for name, entry in FORMATS.items() if not entry.left_out)

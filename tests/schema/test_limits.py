@@ -7,7 +7,7 @@ import pytest
 
 from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
-from tests.schema.compilers import byte_compiler, narrowed
+from tests.kit.compilers import byte_compiler, narrowed
 from tests.schema.test_suite import accepts
 
 VALUES = list(range(64))

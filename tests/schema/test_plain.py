@@ -20,8 +20,8 @@ from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.schema.plain import MAX_PARTS, plain_shape
 from constrained_k2.schema.string_formats import FORMATS
 from constrained_k2.schema.undeclared_keys import UNDECLARED_KEYS
-from tests.budget import tries
-from tests.data import data, mcp_servers, suite
+from tests.kit.budget import tries
+from tests.kit.data import data, mcp_servers, suite
 
 ENCODINGS: tuple[ArgumentEncoding, ...] = get_args(ArgumentEncoding)
 

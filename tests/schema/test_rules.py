@@ -6,7 +6,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.schema.compilers import byte_compiler, narrowed
+from tests.kit.compilers import byte_compiler, narrowed
 from tests.schema.test_cases import spellings
 from tests.schema.test_suite import accepts
 from tests.schema.universe import UNIVERSE

@@ -33,7 +33,7 @@ from constrained_k2.schema.shapes import (
     with_value,
     without_key,
 )
-from tests.schema.format_oracles import FORMAT_CHECKER
+from tests.kit.format_oracles import FORMAT_CHECKER
 from tests.schema.universe import UNIVERSE
 
 ITEM: Node = frozenset({("#/$defs/number", True)})

@@ -6,7 +6,7 @@ import pytest
 
 from constrained_k2 import ToolCallSpec, UnsupportedSchema, schema_coverage
 from constrained_k2.schema.coverage import Coverage
-from tests.schema.compilers import accepts, byte_compiler
+from tests.kit.compilers import accepts, byte_compiler
 
 READ: list[tuple[Any, str, tuple[str, ...], tuple[str, ...]]] = [
     ({"type": "float"}, "/type", ("1.5", "2"), ('"a"', "true")),

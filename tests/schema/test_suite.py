@@ -17,9 +17,9 @@ from constrained_k2 import ConstrainedK2Error
 from constrained_k2.engines.protocol import ArgumentGrammar, Engine
 from constrained_k2.schema.budget import check_budget
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
-from tests.data import suite
-from tests.schema.compilers import byte_compiler
-from tests.schema.format_oracles import FORMAT_CHECKER
+from tests.kit.compilers import byte_compiler
+from tests.kit.data import suite
+from tests.kit.format_oracles import FORMAT_CHECKER
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,8 @@ from constrained_k2 import Compiler, ConstrainedK2Error, InvalidRequest, ToolCal
 from constrained_k2.engines.protocol import ArgumentGrammar
 from constrained_k2.request.spec import EngineName
 from constrained_k2.schema.undeclared_keys import REASON, UndeclaredKeys
-from tests.budget import tries
-from tests.schema.compilers import byte_compiler
+from tests.kit.budget import tries
+from tests.kit.compilers import byte_compiler
 from tests.schema.test_suite import accepts, walk
 from tests.schema.universe import OBJECTS, UNIVERSE
 

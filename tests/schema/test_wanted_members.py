@@ -16,7 +16,7 @@ from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.no_instances import write_some
 from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.shapes import Shapes
-from tests.schema.compilers import byte_compiler
+from tests.kit.compilers import byte_compiler
 from tests.schema.test_suite import accepts, walk
 from tests.schema.universe import UNIVERSE
 

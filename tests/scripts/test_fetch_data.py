@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from scripts.fetch_data import BUILDERS, FORGE, MANIFEST, fetch
-from tests.data import data, reason, suite
+from tests.kit.data import data, reason, suite
 
 
 def archive(name: str, files: dict[str, bytes]) -> bytes:

@@ -27,7 +27,7 @@ from scripts.smollm2.leaderboard import Leaderboard
 from scripts.smollm2.questions import WHEEL, Questions, questions
 from scripts.smollm2.tokenizer import NAMES, write_tokenizer
 from scripts.smollm2.training import HEAD_RECIPE, Recipe, Written, train
-from tests.data import fetched
+from tests.kit.data import fetched
 
 pytestmark = pytest.mark.slow  # they read 2 MB of questions, or 98 MB of weights
 

@@ -20,7 +20,7 @@ from constrained_k2.formats.kimi_k2 import SPECIAL_TOKENS
 from constrained_k2.testing import DEFAULT_PRIOR, build_model, write_tokenizer
 from constrained_k2.testing.model import unigram_logits
 from constrained_k2.testing.tokenizer import train_ranks, training_text
-from tests.data import data, kimi_k3_prompts, rendered
+from tests.kit.data import data, kimi_k3_prompts, rendered
 
 SMALL_BASE_SIZE = 1024
 

@@ -12,7 +12,7 @@ from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec, UnsupportedS
 from constrained_k2.turn.drafts.drafter import Drafter
 from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.turn.phases import Phase
-from tests.walks import ids_of, walk
+from tests.kit.walks import ids_of, walk
 
 WEATHER = {
     "type": "object",

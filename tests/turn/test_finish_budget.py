@@ -17,10 +17,10 @@ from constrained_k2.turn.phases import Phase
 from constrained_k2.turn.pipeline import fill_bitmasks
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from scripts.bundled_samples.ordinary import TOOLS
-from tests.budget import tries
-from tests.data import data
-from tests.turn.k3_turns import CLOSE, OPEN, SEP, ids_of, read
-from tests.walks import row_of as mask
+from tests.kit.budget import tries
+from tests.kit.data import data
+from tests.kit.k3_turns import CLOSE, OPEN, SEP, ids_of, read
+from tests.kit.walks import row_of as mask
 
 RESERVE = 96  # more than any of the tools below needs on the small vocabulary, from wherever its writing stands
 

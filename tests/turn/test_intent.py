@@ -19,7 +19,7 @@ from constrained_k2.turn.phases import Phase
 from constrained_k2.turn.token_restriction import TokenRestriction
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from scripts.bundled_samples.ordinary import TOOLS
-from tests.budget import SEED, tries
+from tests.kit.budget import SEED, tries
 
 NAMES = ("search_files", "search", "getWeather", "a.b-c", "x:y", "x", "a", "a:7b", "import_", "_", "查询")
 BODY: dict[str, Any] = {"tools": TOOLS[:4]}

@@ -12,8 +12,8 @@ from constrained_k2.turn.drafts.drafter import Drafter
 from constrained_k2.turn.phases import Phase
 from constrained_k2.turn.pipeline import fill_bitmasks
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
-from tests.data import data
-from tests.turn.k3_turns import CLOSE, END, OPEN, SEP, compiled, ids_of, read, walk
+from tests.kit.data import data
+from tests.kit.k3_turns import CLOSE, END, OPEN, SEP, compiled, ids_of, read, walk
 
 ANSWER = {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": [1, 23]}}}}
 OVER = f"{CLOSE}response{SEP}"

@@ -9,10 +9,10 @@ from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.turn.phases import Phase
 from constrained_k2.turn.thinking_budget import ThinkingBudget
 from constrained_k2.turn.token_restriction import TokenRestriction
-from tests.data import mcp_servers
-from tests.turn.k3_turns import CLOSE, OPEN, SEP, ids_of
+from tests.kit.data import mcp_servers
+from tests.kit.k3_turns import CLOSE, OPEN, SEP, ids_of
+from tests.kit.walks import row_of as mask
 from tests.turn.test_finish_budget import EVERY, SCHEMAS, Side, matcher_of, required, steps, tool
-from tests.walks import row_of as mask
 
 UNDER_DRAFT_4 = {"read_pdf"}  # exclusiveMinimum is a boolean there
 

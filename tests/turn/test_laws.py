@@ -19,10 +19,10 @@ from constrained_k2 import (
     parse_completion,
     render_tool_calls,
 )
-from tests.budget import tries
-from tests.data import mcp_servers
-from tests.schema.compilers import validator_of
-from tests.walks import walk
+from tests.kit.budget import tries
+from tests.kit.compilers import validator_of
+from tests.kit.data import mcp_servers
+from tests.kit.walks import walk
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 names = st.text(min_size=1, max_size=20).filter(lambda name: not KIMI_K2.name_problem(name))

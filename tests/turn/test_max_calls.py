@@ -10,11 +10,11 @@ from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec, build_gramma
 from constrained_k2.turn.drafts.drafter import Drafter
 from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.turn.phases import Phase
-from tests.budget import tries
 from tests.grammar.whole_turns import BYTES, K3_BYTES, LarkOracle, TagOracle, tool
-from tests.turn.k3_turns import OPEN, SEP, ids_of
-from tests.walks import ids_of as allowed
-from tests.walks import row_of
+from tests.kit.budget import tries
+from tests.kit.k3_turns import OPEN, SEP, ids_of
+from tests.kit.walks import ids_of as allowed
+from tests.kit.walks import row_of
 
 FORMATS = ["small_compiler", "k3_small_compiler"]
 SCHEMA = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "additionalProperties": False}

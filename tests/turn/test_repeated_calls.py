@@ -25,11 +25,11 @@ from constrained_k2.turn.drafts.drafter import Drafter
 from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.turn.phases import Phase
 from constrained_k2.turn.repeats import call_key
-from tests.budget import tries
 from tests.grammar.whole_turns import BYTES, tool
-from tests.turn.k3_turns import CLOSE, OPEN, SEP, ids_of
-from tests.walks import ids_of as allowed
-from tests.walks import row_of
+from tests.kit.budget import tries
+from tests.kit.k3_turns import CLOSE, OPEN, SEP, ids_of
+from tests.kit.walks import ids_of as allowed
+from tests.kit.walks import row_of
 
 SCHEMA = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "additionalProperties": False}
 TOOLS = [tool("f", SCHEMA), tool("g", SCHEMA | {"properties": {}}), tool("any", {"type": "object"})]

@@ -10,10 +10,10 @@ import pytest
 from constrained_k2 import Compiler, ToolCallSpec
 from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.turn.matcher import ToolCallMatcher
-from tests.budget import tries
 from tests.grammar.test_custom_tool import PATCH, SCRIPT
+from tests.kit.budget import tries
+from tests.kit.walks import row_of as mask
 from tests.turn.test_finish_budget import call_start, steps
-from tests.walks import row_of as mask
 
 RESERVE = 300  # includes Kimi K3's tags, which random choices split into many tokens
 # (a terminal that could go on forever, a terminal that ends it)

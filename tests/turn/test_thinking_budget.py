@@ -14,7 +14,7 @@ from constrained_k2.turn.phases import Phase
 from constrained_k2.turn.thinking_budget import ThinkingBudget
 from constrained_k2.vocabulary.bitmask import allowed_ids
 from scripts.bundled_samples.ordinary import TOOLS
-from tests.walks import row_of as mask
+from tests.kit.walks import row_of as mask
 
 WEATHER = TOOLS[0]
 

@@ -17,7 +17,7 @@ from constrained_k2.turn.pipeline import fill_bitmasks
 from constrained_k2.turn.token_restriction import TokenRestriction
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from scripts.bundled_samples.ordinary import TOOLS
-from tests.walks import ids_of
+from tests.kit.walks import ids_of
 
 WEATHER = TOOLS[0]
 LETTERS = {"type": "object", "properties": {"n": {"type": "string", "pattern": "^[ab]{1,8}$"}}, "required": ["n"],

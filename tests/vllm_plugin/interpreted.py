@@ -1,6 +1,6 @@
 """The V2 logits processor against vLLM's own V2 classes; run by test_processor_v2.py in a process of its own."""
 
-import tests.triton_on_cpu  # isort: skip # noqa: F401 - before vLLM
+import tests.kit.triton_on_cpu  # isort: skip # noqa: F401 - before vLLM
 import vllm.v1.worker.cpu.shm  # isort: skip # noqa: F401 - vLLM's CPU worker replaces parts of the V2 runner there
 
 import random
@@ -24,7 +24,7 @@ from constrained_k2.vllm_plugin.shared.row_probe import row_probe
 from constrained_k2.vllm_plugin.worker import device_masks, logits_processor_v2
 from constrained_k2.vllm_plugin.worker.device_masks import DeviceMasks
 from constrained_k2.vllm_plugin.worker.logits_processor_v2 import KimiK2LogitsProcessorV2
-from tests.budget import LEVEL
+from tests.kit.budget import LEVEL
 from tests.vllm_plugin.served import vllm_config
 from tests.vllm_plugin.v2_engine import V2Engine
 from tests.vllm_plugin.v2_reference import BODIES, Reference, check_masks, params

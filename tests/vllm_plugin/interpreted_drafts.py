@@ -3,7 +3,7 @@
 The interpreter takes some 0.1 s per request, so there are few requests and few kinds of drafts.
 """
 
-import tests.triton_on_cpu  # isort: skip # noqa: F401 - before vLLM
+import tests.kit.triton_on_cpu  # isort: skip # noqa: F401 - before vLLM
 import vllm.v1.worker.cpu.shm  # isort: skip # noqa: F401 - vLLM's CPU worker replaces parts of the V2 runner there
 
 import pytest
@@ -13,7 +13,7 @@ from vllm.v1.sample.ops import topk_topp_sampler
 from vllm.v1.sample.rejection_sampler import RejectionSampler
 from vllm.v1.sample.sampler import Sampler
 
-from tests.budget import LEVEL
+from tests.kit.budget import LEVEL
 from tests.vllm_plugin.draft_law import BATCHES, DRAFTS, LOGITS, SIZE, Request, check_law, requests_of, sample
 from tests.vllm_plugin.v2_engine import V2Engine
 

@@ -9,7 +9,7 @@ import torch
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 
 DIRECTORY = (
-    "CONSTRAINED_K2_TEST_RECORDS"  # as in tests/servers.py: a folder with a file for each process, a line a step
+    "CONSTRAINED_K2_TEST_RECORDS"  # as in tests/kit/servers.py: a folder with a file for each process, a line a step
 )
 
 

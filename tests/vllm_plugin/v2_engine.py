@@ -1,7 +1,7 @@
 """The sampling half of vLLM's V2 model runner on a CPU: its own request states, samplers and kernels, no model.
 
 Logits are random and drafts are given; everything between is vLLM's: what a row is, what was accepted, where tokens
-are kept. :mod:`tests.triton_on_cpu` must have been imported before.
+are kept. :mod:`tests.kit.triton_on_cpu` must have been imported before.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 """Generates with vLLM's V2 model runner on a CPU and prints what came as a line of JSON: model directory, drafts."""
 
-import tests.triton_on_cpu  # isort: skip # noqa: F401 - before vLLM
+import tests.kit.triton_on_cpu  # isort: skip # noqa: F401 - before vLLM
 
 import json
 import os

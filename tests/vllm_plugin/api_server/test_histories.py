@@ -28,7 +28,7 @@ from constrained_k2.vllm_plugin.api_server.histories import accepted
 from constrained_k2.vllm_plugin.api_server.middleware import rewritten
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.shared.settings import Server, Settings
-from tests.budget import tries
+from tests.kit.budget import tries
 from tests.prompts.test_goldens import TEMPLATES, TEST_TEMPLATE
 from tests.vllm_plugin.histories import (
     BLOCKS,

@@ -24,7 +24,7 @@ from vllm.renderers.params import ChatParams
 from constrained_k2 import Vocabulary
 from constrained_k2.prompts.xtml import XtmlRenderer, repair_history
 from constrained_k2.testing import build_model
-from tests.budget import tries
+from tests.kit.budget import tries
 from tests.prompts.dialogs import USER, call, calls, result
 from tests.prompts.kimi_k3 import COPIED, body_of
 

@@ -25,10 +25,10 @@ from constrained_k2.vllm_plugin.shared.row_plan import SAMPLED_ROWS
 from constrained_k2.vllm_plugin.shared.row_probe import RowProbe
 from constrained_k2.vllm_plugin.worker import patched_rows
 from scripts.bundled_samples.ordinary import TOOLS
+from tests.kit.walks import walk
 from tests.vllm_plugin.masks import mask_after
 from tests.vllm_plugin.patched import patch_vllm
 from tests.vllm_plugin.scheduling import ScriptedEngine, admitted, config_of, drafter
-from tests.walks import walk
 
 SPEC = {"tools": list(TOOLS[:3]), "tool_choice": "required"}
 PARAMETERS = [tool["function"].get("parameters", {}) for tool in TOOLS[:3]]

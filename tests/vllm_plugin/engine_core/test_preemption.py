@@ -13,9 +13,9 @@ from vllm.v1.request import RequestStatus
 
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
 from scripts.bundled_samples.ordinary import TOOLS
+from tests.kit.walks import walk
 from tests.vllm_plugin.masks import mask_after
 from tests.vllm_plugin.scheduling import ScriptedEngine, admitted, config_of, drafter
-from tests.walks import walk
 
 SPEC = {"tools": list(TOOLS[:3]), "tool_choice": "required", "parallel_tool_calls": False}
 REQUESTS = 5

@@ -24,6 +24,7 @@ from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar
 from constrained_k2.vllm_plugin.shared.counters import engine_counters
 from constrained_k2.vocabulary.bitmask import TokenSet, allowed_ids, words_per_row
 from scripts.bundled_samples.ordinary import TOOLS
+from tests.kit.walks import walk
 from tests.vllm_plugin.masks import mask_after
 from tests.vllm_plugin.scheduling import (
     DRAFTS,
@@ -35,7 +36,6 @@ from tests.vllm_plugin.scheduling import (
     fail_from,
     marked_only,
 )
-from tests.walks import walk
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2.evaluation.server import VllmServer
 from scripts.bundled_samples.ordinary import TOOLS
-from tests.servers import on
+from tests.kit.servers import on
 
 pytestmark = pytest.mark.server
 

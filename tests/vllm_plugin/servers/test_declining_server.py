@@ -14,7 +14,7 @@ from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.evaluation.server_metrics import parse_counters, total
 from constrained_k2.vllm_plugin.start.apply import vllm_version
-from tests.servers import RUST, on
+from tests.kit.servers import RUST, on
 from tests.vllm_plugin.asking import MESSAGES, WEATHER
 
 pytestmark = pytest.mark.server

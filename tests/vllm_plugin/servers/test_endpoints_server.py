@@ -13,7 +13,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from constrained_k2 import Vocabulary, parse_completion
 from constrained_k2.evaluation.server import VllmServer
 from scripts.bundled_samples.ordinary import TOOLS
-from tests.servers import on
+from tests.kit.servers import on
 from tests.vllm_plugin.asking import MESSAGES, Call, called, chat, claude, post, respond
 
 pytestmark = [pytest.mark.server, on("structured_output")]

@@ -17,7 +17,7 @@ from scipy.stats import chi2_contingency  # type: ignore[import-untyped]
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary, parse_completion
 from constrained_k2.testing import build_model
 from scripts.bundled_samples.ordinary import TOOLS
-from tests.budget import LEVEL, tries
+from tests.kit.budget import LEVEL, tries
 from tests.vllm_plugin.draft_law import SURE
 from tests.vllm_plugin.eagle_heads import write_copying, write_random
 from tests.vllm_plugin.engine_run import run_in_its_own_process

@@ -12,7 +12,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.server import VllmServer
-from tests.servers import on
+from tests.kit.servers import on
 
 pytestmark = pytest.mark.server
 

@@ -18,7 +18,7 @@ from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.doctor.requests import TRICKY, closed, tool, user
 from constrained_k2.evaluation.sample import read_sample
 from constrained_k2.evaluation.server import VllmServer
-from tests.servers import RUST, on
+from tests.kit.servers import RUST, on
 
 pytestmark = pytest.mark.server
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2.evaluation.server import VllmServer
-from tests.servers import on
+from tests.kit.servers import on
 
 pytestmark = [pytest.mark.server, on("structured_output", only_all=("many_logits_processor",))]
 

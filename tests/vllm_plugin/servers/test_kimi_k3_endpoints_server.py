@@ -11,8 +11,8 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from constrained_k2 import ToolCall, Vocabulary, parse_completion
 from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.prompts.xtml import render_turn
-from tests.servers import on
-from tests.turn.k3_turns import Turn, read
+from tests.kit.k3_turns import Turn, read
+from tests.kit.servers import on
 from tests.vllm_plugin import asking
 from tests.vllm_plugin.asking import MESSAGES, WEATHER
 

@@ -13,8 +13,8 @@ from constrained_k2 import Vocabulary
 from constrained_k2.cli import main
 from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.prompts.xtml import XtmlRenderer
+from tests.kit.servers import on
 from tests.prompts.dialogs import USER, call, calls, result
-from tests.servers import on
 
 pytestmark = [pytest.mark.server, on("kimi_k3_adopted")]
 

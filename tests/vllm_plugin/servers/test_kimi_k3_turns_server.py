@@ -14,8 +14,8 @@ from constrained_k2.evaluation.sample import UNCONSTRAINED
 from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.prompts.xtml import render_turn
 from scripts.bundled_samples.ordinary import ordinary_samples
-from tests.budget import tries
-from tests.servers import on
+from tests.kit.budget import tries
+from tests.kit.servers import on
 from tests.vllm_plugin.asking import MESSAGES, WEATHER, called, chat, respond
 from tests.vllm_plugin.openai_client import ask_all, judged
 

@@ -12,7 +12,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from prometheus_client.parser import text_string_to_metric_families
 
 from constrained_k2.evaluation.server import VllmServer
-from tests.servers import on
+from tests.kit.servers import on
 
 # vLLM for CPUs has the worker in a process of its own; of the other server also the two front ends.
 pytestmark = [pytest.mark.server, on("logits_processor", "tp2_logits_processor")]

@@ -11,9 +11,9 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
 from constrained_k2.evaluation.sample import UNCONSTRAINED
 from constrained_k2.evaluation.server import VllmServer
-from tests.budget import tries
+from tests.kit.budget import tries
+from tests.kit.servers import on
 from tests.parsing.transcripts import ids_of_text, made_up, table
-from tests.servers import on
 from tests.vllm_plugin.asking import WEATHER, Seen, called, chat_choices, expected, respond
 
 pytestmark = pytest.mark.server

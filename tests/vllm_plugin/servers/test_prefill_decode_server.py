@@ -19,7 +19,7 @@ from constrained_k2.evaluation.server import BACKEND_FLAGS, CONSTRAINED_FLAGS, V
 from constrained_k2.evaluation.server_metrics import parse_counters
 from constrained_k2.testing import build_model
 from scripts.bundled_samples.ordinary import ordinary_samples
-from tests.warm import WarmServer
+from tests.kit.warm import WarmServer
 
 pytestmark = pytest.mark.server
 

@@ -16,7 +16,7 @@ from benchmarks.ranks.topologies import Topology
 from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.evaluation.server_metrics import parse_counters, total
 from scripts.bundled_samples.ordinary import ordinary_samples
-from tests.servers import SERVERS, on
+from tests.kit.servers import SERVERS, on
 from tests.vllm_plugin.asking import MESSAGES, WEATHER
 from tests.vllm_plugin.openai_client import ask_all, judged
 

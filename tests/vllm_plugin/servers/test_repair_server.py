@@ -19,7 +19,7 @@ from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.prompts import PromptRenderer
 from constrained_k2.prompts.special_text import JOINER
 from scripts.bundled_samples.ordinary import TOOLS
-from tests.servers import on
+from tests.kit.servers import on
 from tests.vllm_plugin.asking import post
 
 pytestmark = [pytest.mark.server, on("logits_processor")]

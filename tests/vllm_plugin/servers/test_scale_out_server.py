@@ -11,7 +11,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import Vocabulary, parse_completion
 from constrained_k2.evaluation.server import VllmServer
-from tests.servers import on, started
+from tests.kit.servers import on, started
 
 pytestmark = pytest.mark.server
 

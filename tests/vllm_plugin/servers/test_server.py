@@ -15,8 +15,8 @@ from constrained_k2 import ToolCall, Vocabulary, parse_completion, render_tool_c
 from constrained_k2.evaluation.sample import UNCONSTRAINED, Sample
 from constrained_k2.evaluation.server import VllmServer
 from scripts.bundled_samples.ordinary import ordinary_samples
-from tests.budget import tries
-from tests.servers import on
+from tests.kit.budget import tries
+from tests.kit.servers import on
 from tests.vllm_plugin.asking import MESSAGES, WEATHER, create
 from tests.vllm_plugin.openai_client import ask, ask_all, judged
 

@@ -9,8 +9,8 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2.evaluation.server import BACKEND_FLAGS, rust_front_end
 from constrained_k2.testing import build_model
-from tests.data import rust_front_end_binary
-from tests.warm import WarmServer
+from tests.kit.data import rust_front_end_binary
+from tests.kit.warm import WarmServer
 
 pytestmark = pytest.mark.server
 

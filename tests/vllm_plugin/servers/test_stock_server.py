@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2.evaluation.server import VllmServer
-from tests.servers import on, started
+from tests.kit.servers import on, started
 from tests.vllm_plugin.asking import MESSAGES, WEATHER
 
 pytestmark = [pytest.mark.server, on("stock")]

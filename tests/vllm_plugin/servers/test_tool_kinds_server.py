@@ -10,7 +10,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.server import VllmServer
-from tests.servers import on
+from tests.kit.servers import on
 from tests.vllm_plugin.asking import MESSAGES, chat, post, respond
 
 pytestmark = [pytest.mark.server, on("logits_processor")]

@@ -26,7 +26,7 @@ from constrained_k2.vllm_plugin.shared.declining import Declining
 from constrained_k2.vllm_plugin.shared.row_plan import NamedRow, PlannedRow, planned_ids
 from constrained_k2.vllm_plugin.worker import masked_request, patched_rows, row_masks
 from constrained_k2.vllm_plugin.worker.device_masks import DeviceMasks
-from tests.budget import SEED, tries
+from tests.kit.budget import SEED, tries
 from tests.vllm_plugin.declining import NEVER, Speaker, SpeakingEngine, turn_of
 from tests.vllm_plugin.patched import patch_vllm
 from tests.vllm_plugin.scheduling import admitted, config_of, drafter

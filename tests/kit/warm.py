@@ -50,7 +50,7 @@ class Forked:
     def __init__(
         self, function: Callable[..., None], arguments: Sequence[str], environment: Mapping[str, str], log: Path
     ) -> None:
-        _CONTEXT.set_forkserver_preload(["tests.warm_imports"])
+        _CONTEXT.set_forkserver_preload(["tests.kit.warm_imports"])
         kept = dict(os.environ)
         os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it when it is imported
         try:

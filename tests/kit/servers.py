@@ -23,8 +23,8 @@ from constrained_k2.evaluation.server import (
     rust_front_end,
 )
 from constrained_k2.testing import build_model
-from tests.data import rust_front_end_binary
-from tests.warm import WarmServer
+from tests.kit.data import rust_front_end_binary
+from tests.kit.warm import WarmServer
 
 DIRECTORY = "CONSTRAINED_K2_TEST_RECORDS"
 """The environment variable that names the folder of what :mod:`tests.vllm_plugin.recording` records."""
@@ -141,7 +141,7 @@ def started(name: str, directory: Path, model: Path | None = None) -> Iterator[V
     environment = rust_front_end(rust_front_end_binary()) if name.startswith(RUST) else kind.environment
     (records := directory / "records").mkdir()
     environment = {**environment, DIRECTORY: str(records)}
-    python_path = [Path(__file__).parent / "vllm_plugin"]
+    python_path = [Path(__file__).parents[1] / "vllm_plugin"]
     log = directory / "server.log"
     with WarmServer(
         model, flags, log=log, python_path=python_path, environment=environment, entry=kind.entry

@@ -9,7 +9,7 @@ import jsonschema
 from constrained_k2 import Compiler, Vocabulary
 from constrained_k2.schema.coverage import Coverage, KeywordUse
 from constrained_k2.vocabulary.bitmask import allocate_bitmask
-from tests.schema.format_oracles import FORMAT_CHECKER
+from tests.kit.format_oracles import FORMAT_CHECKER
 
 
 @cache
