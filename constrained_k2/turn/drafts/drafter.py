@@ -1,13 +1,11 @@
-"""Drafts tokens of one turn: forced by the grammar, or likely by the schema and the prompt."""
+"""Drafts tokens of one turn: those that the grammar forces, or that the schema and the prompt make likely."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.turn.cursors.arguments_cursor import ArgumentsCursor, Cursor
-from constrained_k2.turn.cursors.json_cursor import JsonCursor
 from constrained_k2.turn.cursors.xtml_cursor import XtmlCursor
-from constrained_k2.turn.drafts.alternatives import alternatives
 from constrained_k2.turn.drafts.encoding import encoded_after
 from constrained_k2.turn.drafts.guesses import likely_continuation
 from constrained_k2.turn.drafts.prompt_values import PromptValues
@@ -15,12 +13,11 @@ from constrained_k2.turn.drafts.xtml_guesses import likely_tokens
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase, first_markers
 
-MAX_ALTERNATIVES = 4  # tokens at one position
-_CHARACTERS_PER_TOKEN = 4  # the length of a guess, per draft token
+_CHARACTERS_PER_TOKEN = 4  # characters to guess per draft token
 
 
 class Drafter:
-    """Drafts tokens for a matcher, whose state it leaves unchanged, with values of the ``prompt``, its token ids."""
+    """Drafts tokens for a matcher, whose state stays unchanged; ``prompt``: token ids from which values are copied."""
 
     def __init__(self, matcher: ToolCallMatcher, prompt: Sequence[int] = ()) -> None:
         self._matcher = matcher
@@ -29,7 +26,7 @@ class Drafter:
         self._values = PromptValues(prompt, matcher.vocabulary) if prompt else None
 
     def draft(self, limit: int, after: Sequence[int] = ()) -> list[int]:
-        """At most ``limit`` legal tokens that are likely after the tokens ``after``; none if these are illegal."""
+        """At most ``limit`` legal tokens that probably follow the tokens ``after``; empty if ``after`` is illegal."""
         drafts: list[int] = []
         with self._ahead(after) as cursor:
             while cursor is not None and len(drafts) < limit:
@@ -40,22 +37,9 @@ class Drafter:
                 cursor.follow(self._matcher)
         return drafts
 
-    def alternatives(self, after: Sequence[int] = ()) -> list[int]:
-        """A few tokens that may well follow the tokens ``after``; some may be illegal, and often there are none."""
-        matcher = self._matcher
-        with self._ahead(after) as cursor:
-            if cursor is None:
-                return []
-            if matcher.arguments is None:
-                tokens = matcher.token_set()
-                return [] if tokens is None or tokens.complement else sorted(tokens.listed)[:MAX_ALTERNATIVES]
-            texts = alternatives(cursor.cursor) if isinstance(cursor.cursor, JsonCursor) else ()
-            ids = [matcher.vocabulary.encode(text)[0] for text in texts]
-            return list(dict.fromkeys(ids))[:MAX_ALTERNATIVES]
-
     @contextmanager
     def _ahead(self, after: Sequence[int]) -> Iterator[ArgumentsCursor | None]:
-        """The position after these tokens, which the matcher has accepted meanwhile; None if they are illegal."""
+        """A context in which the matcher has accepted these tokens: the position after them; None if illegal."""
         matcher = self._matcher
         if matcher.num_tokens < self._tracker.num_tokens:
             self._tracker = ArgumentsCursor()
@@ -82,7 +66,7 @@ class Drafter:
         taken: list[int] = []
         with suppress(ConstrainedK2Error):  # the request's next mask raises it again
             for token_id in ids:
-                # Do not block a whole batch on compiling a schema, which has been started by now.
+                # Its schema is compiling in the background: do not block a whole batch on that.
                 if self._matcher.is_terminated() or not self._matcher.is_compiled:
                     break
                 if not self._matcher.accept_tokens((token_id,)):
@@ -110,7 +94,7 @@ class Drafter:
         return self._forced(cursor, limit)
 
     def _likely(self, cursor: Cursor, limit: int, written: str) -> list[int]:
-        """About ``limit`` tokens that are likely to follow; empty if unknown. ``written`` is the turn's end so far."""
+        """About ``limit`` tokens that probably follow; empty if unknown. ``written``: the latest text of the turn."""
         if isinstance(cursor, XtmlCursor):
             return likely_tokens(cursor, self._matcher.vocabulary, limit, self._values, written)
         likely = likely_continuation(cursor, _CHARACTERS_PER_TOKEN * limit, self._values, written)

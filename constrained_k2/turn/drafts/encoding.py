@@ -1,13 +1,13 @@
-"""Tokenizes a drafted text as the model would, also in the middle of a word."""
+"""Tokenizes a drafted text as the model would, even if the text starts in the middle of a word."""
 
 from constrained_k2.turn.cursors.arguments_cursor import SPECIAL
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
-_MAX_WORD = 64  # characters before a text that are encoded with it
+_MAX_WORD = 64  # max characters of the unfinished word that are encoded with the draft
 
 
 def encoded_after(written: str, text: str, vocabulary: Vocabulary) -> list[int]:
-    """Encode a text together with the unfinished last word, if a token ends between them; else alone."""
+    """Encode a text together with the unfinished word before it if a token boundary falls between them; else alone."""
     if not text:
         return []
     tail = written[-_MAX_WORD:]

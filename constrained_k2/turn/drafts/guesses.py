@@ -1,8 +1,8 @@
 """Drafts the next text of a call's JSON arguments, from the schema, the prompt and the call so far.
 
-Drafted are required keys in the prompt's order, punctuation in this call's style, the first character of a value by its
-type, the suffix of a key or enum value once its prefix leaves one, and the end after the last required key. The grammar
-then accepts or rejects the draft.
+It drafts required keys in the prompt's order, punctuation in this call's style, the first character of a value by its
+type, the suffix of a key or enum value if only one has the current prefix, and the end after the last required key.
+The grammar then accepts or rejects the draft.
 
 {"city": "Os     with the cities "Oslo" and "Rome" in an enum: lo", and then the next required key or the end
 """
@@ -18,7 +18,7 @@ _BLANK = " "
 _LITERALS = ("true", "false", "null")
 _NUMBERS = ("integer", "number")
 _STEPS = 64
-_TAIL = 64  # characters
+_TAIL = 64  # last characters of the turn that serve as the prefix of a long string
 _BEGINNINGS = {"string": '"', "object": "{", "array": "["}
 
 
@@ -29,7 +29,7 @@ def likely_continuation(cursor: JsonCursor, limit: int, values: PromptValues | N
         cursor: The position.
         limit: The number of characters.
         values: The values in the prompt; None without a prompt.
-        written: The end of what the turn has written.
+        written: The latest text of the turn.
     """
     ahead, guess = cursor.copy(), ""
     for _ in range(_STEPS):
@@ -45,7 +45,7 @@ def next_piece(cursor: JsonCursor) -> str:
     """The next piece of the likely text; empty if unknown."""
     expect = cursor.expect
     if expect is JsonPart.VALUE:
-        value = beginning(cursor.value)
+        value = _beginning(cursor.value)
         # A blank and a word are one token, a blank and a digit are two.
         return cursor.next_blanks(_BLANK) + value if value or cursor.value.kind in _NUMBERS else ""
     if expect is JsonPart.IN_STRING:
@@ -55,7 +55,7 @@ def next_piece(cursor: JsonCursor) -> str:
     if expect is JsonPart.COLON:
         return ":"
     if expect is JsonPart.FIRST_ITEM:
-        return beginning(cursor.value)
+        return _beginning(cursor.value)
     if not cursor.frames:
         return ""
     if not cursor.frames[-1].is_object:
@@ -72,13 +72,13 @@ def next_piece(cursor: JsonCursor) -> str:
 
 
 def value_piece(cursor: JsonCursor, values: PromptValues, written: str) -> str:
-    """The suffix of a value, copied from the prompt, with the text that ends it; empty if unknown."""
+    """The suffix of a value, copied from the prompt, and the text that ends the value; empty if unknown."""
     expect, view = cursor.expect, cursor.value
     if expect is JsonPart.IN_STRING:
         if not cursor.token:
             found = values.string(_key_of(cursor), view, written)
             return f'{spelled(found)}"' if found else ""
-        # A string that is too long to be stored as a whole: the end of the turn's text is its end.
+        # The cursor stores only the beginning of a long string. The turn's latest text is the string's end.
         begun = unspelled(cursor.token if len(cursor.token) < MAX_TOKEN else written[-_TAIL:])
         text, ends = values.rest_of_string(begun, written) if begun else NO_GUESS
         return spelled(text) + '"' * ends
@@ -93,19 +93,19 @@ def value_piece(cursor: JsonCursor, values: PromptValues, written: str) -> str:
 
 
 def _key_of(cursor: JsonCursor) -> str:
-    """The key of the value that is being written, or of the innermost value around it that has one."""
+    """The key of the value that is being written, or of the innermost enclosing value that has a key."""
     return next((frame.keys[-1] for frame in reversed(cursor.frames) if frame.keys), "")
 
 
 def _after_value(frame: OpenContainer) -> str:
-    """The text that follows a value: a comma if a required key is missing; else the end, also of an array."""
+    """The text that follows a value: a comma if a required key is missing; else the end of the object or array."""
     if not frame.is_object:
         return "]"
     return "," if _next_key(frame) else "}"
 
 
-def beginning(view: SchemaView) -> str:
-    """The prefix of a value; the whole value if only one is possible."""
+def _beginning(view: SchemaView) -> str:
+    """The likely prefix of a value; the whole value if only one is possible."""
     if len(view.options) == 1:
         return view.options[0]
     if view.options:
@@ -120,9 +120,9 @@ def _next_key(frame: OpenContainer) -> str:
 
 
 def _rest_of_key(prefix: str, frame: OpenContainer) -> str:
-    """The suffix of a started key: a required one, else the only one left; empty if unknown."""
+    """The suffix of a started key: of a required key, else of the only possible key; empty if unknown."""
     written, required = set(frame.keys), [*map(spelled, frame.view.required)]
-    declared = dict.fromkeys((*required, *map(spelled, frame.view.properties)))  # the required ones first
+    declared = dict.fromkeys((*required, *map(spelled, frame.view.properties)))  # required keys first
     left = [key for key in declared if key.startswith(prefix) and key not in written]
     is_known = bool(left) and (len(left) == 1 or left[0] in required)
     return f'{left[0][len(prefix) :]}":' if is_known else ""

@@ -1,7 +1,7 @@
-"""Finds values by key, and spans that are likely values, in the conversation at the end of a prompt.
+"""Searches a prompt's end for values to draft: the latest value of each key, and names, ids and numbers.
 
-It is read once per request, at its first look-up. The cost is bounded for any prompt: a part of a bounded length is
-read, and every pattern takes linear time.
+A prompt is read once per request, at the first look-up. The cost is bounded: only a limited length at the prompt's end
+is read, and every pattern takes linear time.
 """
 
 import re
@@ -17,27 +17,27 @@ from constrained_k2.turn.cursors.arguments_cursor import SPECIAL
 from constrained_k2.turn.cursors.json_cursor import unspelled
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
-_MAX_TOKENS = 16_384  # tokens at the prompt's end that are read, in about 2 ms
+_MAX_TOKENS = 16_384  # tokens read at the prompt's end, in about 2 ms
 MAX_BYTES = 65_536
-_MAX_MESSAGES = 2  # latest messages in which spans are looked for
-_MAX_MESSAGE = 4096  # characters at the end of a message that are searched
+_MAX_MESSAGES = 2  # number of latest messages that are searched for spans
+_MAX_MESSAGE = 4096  # characters searched at a message's end
 MAX_SPANS = 64
-MAX_VALUE = 128  # characters of a value that is guessed
+MAX_VALUE = 128  # max characters of a drafted value
 
 # Characters that replace the special tokens before a header, and the one after it.
 _HEADER, _CONTENT = "\2", "\1"
 _DECLARATIONS = ("tool_declare", f'{MESSAGE} role="system" type=')  # headers of the server's own messages
 _SYSTEM = ("system", f'{MESSAGE} role="system"')
 
-_RESULT = re.compile(r"## Return of [^\n]{0,256}\n")  # what chat templates write before a result
+_RESULT = re.compile(r"## Return of [^\n]{0,256}\n")  # chat templates write this before a result
 _KEY = re.compile(rf'{re.escape(BEFORE_KEY)}([^"]{{1,64}})"')
 _MEMBER = re.compile(
     r'"([^"\\\n]{1,64})"\s{0,4}:\s{0,4}(?:"((?:[^"\\\0]|\\.){1,128})"|(-?\d[\d.eE+-]{0,30})(?=[,}\]\s]))'
 )
 _CAPITALIZED = r"[^\W\d_a-z][\w'-]{0,63}"
-_PLAIN = r"[^\s\0\"`,;()<>{}\[\]]{0,64}"  # bounded, since a word may have many places to begin at
+_PLAIN = r"[^\s\0\"`,;()<>{}\[\]]{0,64}"  # bounded, since a match may begin at every character of a word
 _SPAN = re.compile(
-    r'(?<![=\w])["`]([^"`\n\0]{1,128})["`](?!\s?:)'  # quoted, no key of JSON
+    r'(?<![=\w])["`]([^"`\n\0]{1,128})["`](?!\s?:)'  # quoted text, except JSON keys
     rf"|(?<![^\s(\"'])((?:\d{{1,9}} )?{_CAPITALIZED}(?: {_CAPITALIZED}){{0,7}}"  # names, with the number of a house
     rf"|{_PLAIN}[\d@/_\\]{_PLAIN})"  # numbers, dates, ids, addresses, paths
 )
@@ -52,7 +52,7 @@ class Span(NamedTuple):
 
     text: str
     shape: str
-    age: int  # of its message, 0 for the latest one
+    age: int  # 0 if it is in the latest message, 1 if in the message before, …
 
 
 class PromptText:
@@ -61,7 +61,7 @@ class PromptText:
     Attributes:
         text: The contents of the conversation's messages and calls, with :data:`SPECIAL` between them.
         values: The latest value of each key, in calls, results and JSON texts.
-        spans: The likely values in the latest messages: the latest message first, in the order of each message.
+        spans: The likely values in the latest messages: latest message first, in text order within a message.
     """
 
     def __init__(self, ids: Sequence[int], vocabulary: Vocabulary) -> None:
@@ -88,7 +88,7 @@ class PromptText:
         self.spans = list(islice(self._spans(), MAX_SPANS))
 
     def latest(self, wanted: str, count: int) -> Iterator[int]:
-        """The ends of the latest ``count`` occurrences of a text, the last one first."""
+        """The end offsets of the latest ``count`` occurrences of a text, last occurrence first."""
         at, wanted = -1, wanted[::-1]
         for _ in range(count):
             at = self._reversed.find(wanted, at + 1)
@@ -102,7 +102,7 @@ class PromptText:
         return next(iter(self._messages), "")
 
     def mentions(self, text: str) -> bool:
-        """True if the latest messages contain a text as words, in upper or lower case."""
+        """True if the latest messages contain a text as whole words, ignoring case."""
         return f" {text.lower()} " in self._words
 
     @cached_property
@@ -148,13 +148,13 @@ def _texts(vocabulary: Vocabulary) -> list[bytes]:
 
 
 def _without_first_word(text: str) -> str:
-    """A span at the beginning of a sentence, whose first word is capitalized in any case."""
+    """Drop a span's first word if it is ordinary: at the beginning of a sentence its capital says nothing."""
     first, _, rest = text.partition(" ")
     return rest if first.replace("'", "").isalpha() and not (first.isupper() and len(first) > 1) else text
 
 
 def shape_of(text: str) -> str:
-    """The kind of a text by its characters."""
+    """The kind of a text, such as a number or a date, by its characters."""
     if _NUMBER.fullmatch(text):
         return "number"
     if _DATE.fullmatch(text):

@@ -1,9 +1,9 @@
 """Drafts argument values from the prompt: names, ids, numbers, paths and dates of the conversation.
 
-A started value continues as the prompt's latest text with the same prefix; a long one, as the latest text that contains
-its last characters. A new value is a span of the latest messages that this turn has not written, in the shape of the
-schema's format, of the key's former value or of the key's name, if one is known. Otherwise it is the key's former
-value. The grammar then accepts or rejects the draft.
+A started value continues like the latest text in the prompt that has the same prefix (for a long value: that contains
+its last characters). A new value is a span of the latest messages that this turn has not written yet. Its shape must be
+the one of the schema's format, of the key's former value or of the key's name, if any is known. If there is no such
+span, the key's former value is drafted. The grammar then accepts or rejects the draft.
 
 {"date": "     with the format "date", after "from 2026-05-01 on" in the latest message: 2026-05-01
 """
@@ -19,20 +19,20 @@ from constrained_k2.turn.cursors.schema_view import SchemaView
 from constrained_k2.turn.drafts.prompt_text import PromptText, shape_of
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
-_MAX_BEGUN = 32  # characters of a value's prefix that are looked up: its last ones
-_MAX_REST = 128  # characters of a guess
+_MAX_BEGUN = 32  # a value is looked up by at most this many last characters of its prefix
+_MAX_REST = 128  # max characters of a guess
 _OCCURRENCES = 8
 _QUOTES = {'"': '"', "“": "”", "`": "`"}
 _STOPS = re.compile(r'[\0\n"“”`;\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f]|[,:.!?)\]}](?=[\s\0"\')\]}]|\Z)')
-_PRECISE = re.compile(r"[\d@/_\\]")  # in words that are values by themselves
+_PRECISE = re.compile(r"[\d@/_\\]")  # a word with such a character is a value by itself
 _REST_OF_NUMBER = re.compile(r"(?:\d|\.(?=\d))*")
 _SHAPES = {"date": "date", "date-time": "date", "email": "address", "uri": "path", "uuid": "code"}
-_NEEDS_HINT = {"number", "date", "address", "path"}  # shapes of values that are never guessed without a hint
+_NEEDS_HINT = {"number", "date", "address", "path"}  # shapes that are guessed only if schema or key suggests them
 _NAMES = {"date": "date", "mail": "address", "path": "path", "file": "path", "url": "path"}
 
 
 class Guess(NamedTuple):
-    """The text that may follow in a value, and True if the value ends after it."""
+    """A text that may continue a value, and True if the value ends after it."""
 
     text: str
     ends: bool
@@ -52,7 +52,7 @@ class PromptValues:
         return PromptText(self._prompt, self._vocabulary)
 
     def rest_of_string(self, begun: str, written: str) -> Guess:
-        """The suffix of a started string; of a long one, ``begun`` may be only its last characters."""
+        """The suffix of a started string; ``begun`` is its prefix, or the last characters of a long prefix."""
         for text, _, _ in self._text.spans:
             if text.startswith(begun) and not _has_words(written, text):
                 return Guess(text[len(begun) :], ends=True)
@@ -79,7 +79,7 @@ class PromptValues:
         return NO_GUESS
 
     def string(self, key: str, view: SchemaView, written: str) -> str:
-        """A string to write as a key's value: its text; empty if unknown. ``written`` is the end of the turn so far."""
+        """The text of a string to draft as a key's value; empty if unknown. ``written``: the turn's latest text."""
         if view.options:
             return next((text for text in map(_text_of, view.options) if text and self._text.mentions(text)), "")
         former = self._text.values.get(key, "")
@@ -93,7 +93,7 @@ class PromptValues:
         return next((each.text for each in spans if each.shape not in _NEEDS_HINT), "")
 
     def number(self, key: str, written: str) -> str:
-        """A number to write as a key's value; empty if unknown."""
+        """A number to draft as a key's value; empty if unknown."""
         for text, shape, _ in self._text.spans:
             if shape == "number" and not _has_words(written, text):
                 return text
@@ -102,7 +102,7 @@ class PromptValues:
 
 
 def _has_words(text: str, words: str) -> bool:
-    """True if a text has these words; False also if only their first occurrences are parts of other words."""
+    """True if a text contains these words as whole words; only the first few occurrences are checked."""
     at = -1
     for _ in range(_OCCURRENCES):
         at = text.find(words, at + 1)
@@ -115,12 +115,12 @@ def _has_words(text: str, words: str) -> bool:
 
 
 def _is_within_word(before: str, text: str) -> bool:
-    """True if a text after a character starts within a word; words of scripts without blanks may start anywhere."""
+    """True if a text after the character ``before`` starts inside a word; never in scripts without blanks."""
     return before.isalnum() and text[0].isalnum() and (before.isascii() or text[0].isascii())
 
 
 def _text_of(option: str) -> str:
-    """The string that a JSON text is; empty for other values."""
+    """The string that a JSON text encodes; empty for a value of another type."""
     return str(json.loads(option)) if option.startswith('"') else ""
 
 
@@ -132,7 +132,7 @@ def _shape_by_name(key: str, view: SchemaView) -> str:
 
 
 def _value_in(text: str, begun: int, quote: str) -> Guess:
-    """The suffix, after ``begun`` characters, of the value at the start of a text."""
+    """The value at the start of a text, without its first ``begun`` characters."""
     if quote and (end := text.find(quote, begun)) >= 0:
         return Guess(text[begun:end], ends=True)
     stop = _STOPS.search(text, begun)

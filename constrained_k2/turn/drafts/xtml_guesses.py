@@ -1,7 +1,7 @@
 """Drafts the next tokens of a call's XTML arguments, from the schema, the prompt and the call so far.
 
-Drafted are blocks of the required keys in the prompt's order, with the type word of their schema, and the call's end
-after the last of them. Values of other types than string are drafted as in JSON.
+It drafts a block for each required key, in the prompt's order and with the type word of its schema, and the call's end
+after the last block. Values that are not strings are drafted as in JSON.
 """
 
 import json
@@ -33,7 +33,7 @@ def likely_tokens(
         if not piece or len(ids) >= limit:
             break
         if isinstance(piece, str) and ahead.part is XtmlPart.VALUE:
-            value += piece  # one text, however many pieces it is guessed in
+            value += piece  # joined to one text, which is tokenized as a whole
             written += piece
         else:
             ids += _encoded(begun, value, vocabulary)
@@ -50,7 +50,7 @@ def _encoded(begun: str, text: str, vocabulary: Vocabulary) -> list[int]:
 
 
 def _value_piece(cursor: XtmlCursor, values: PromptValues, written: str) -> str | int:
-    """The suffix of a value, copied from the prompt, or the marker that ends it; empty if unknown."""
+    """The suffix of a value, copied from the prompt, or the marker that ends the value; empty if unknown."""
     inner, end = cursor.json, cursor.markers.call_end
     if cursor.part is not XtmlPart.VALUE:
         return ""
@@ -71,7 +71,7 @@ def _value_piece(cursor: XtmlCursor, values: PromptValues, written: str) -> str 
 
 
 def _next(cursor: XtmlCursor) -> str | int:
-    """The next marker, or a text: in a tag the rest of a piece; empty if unknown."""
+    """The next marker or text (in a tag: the rest of the current piece); empty if unknown."""
     markers, place = cursor.markers, cursor.part
     if place is XtmlPart.END_TAG:
         return ARGUMENT[len(cursor.tag) :] or markers.argument_begin
@@ -110,9 +110,9 @@ def _rest_of_tag(cursor: XtmlCursor) -> str | int:
 
 
 def _rest_of_key(begun: str, cursor: XtmlCursor) -> str:
-    """The suffix of a key: a required one, else the only one left; empty if unknown."""
+    """The suffix of a started key: of a required key, else of the only possible key; empty if unknown."""
     missing, written = _missing(cursor), set(cursor.members.keys)
-    declared = dict.fromkeys((*missing, *cursor.members.view.properties))  # the required ones first
+    declared = dict.fromkeys((*missing, *cursor.members.view.properties))  # required keys first
     left = [key for key in declared if escape(key).startswith(begun) and spelled(key) not in written]
     is_known = bool(left) and (len(left) == 1 or left[0] in missing)
     return (escape(left[0])[len(begun) :] or '"') if is_known else ""

@@ -1,8 +1,9 @@
-"""Shortest completions of JSON arguments, by the grammar's plan; the mask decides which are legal.
+"""Proposes short texts that complete JSON arguments by their grammar; the mask decides which are legal.
 
-Values take their shortest alternative (``null`` in a linked list). Objects get the required keys of the alternative
-that lacks the least, arrays end, and strings get the shortest suffix that their patterns and lengths demand. Numbers
-without ``multipleOf``, literals and the values of enums are left to the model.
+It proposes the shortest allowed value (``null`` in a linked list), the missing required keys of an object, the end of
+an array, and the shortest suffix that a string's pattern and length demand. If an object has several alternatives, the
+one that lacks least counts. Numbers without ``multipleOf``, booleans and choices among enum values are left to the
+model.
 """
 
 import json
@@ -18,14 +19,14 @@ from constrained_k2.turn.cursors.json_cursor import JsonCursor, JsonPart, OpenCo
 from constrained_k2.turn.endings.plan_values import PlanValues, values_of
 from constrained_k2.turn.endings.text_rests import MOST, rests, rests_of_key
 
-_LENGTH = 24  # about the length of the longest tokens in endings
+_LENGTH = 24  # characters, about as many as the longest token of an ending has
 _MAX_PIECES = 12
-MAX_KEYS = 8  # keys to try at one point
-_MAX_ORDERED = 32  # keys
-_MAX_BEGINNINGS = 32  # of values
-_LARGEST = 10**24  # numerator of a number to write
-_TELLING = 64  # keys of an object that are compared with its alternatives
-_PATIENCE = 12  # members or items, after which another alternative of the container is tried
+MAX_KEYS = 8  # max keys to try at one position
+_MAX_ORDERED = 32  # max keys
+_MAX_BEGINNINGS = 32  # max beginnings of values
+_LARGEST = 10**24  # max numerator of a number to write
+_TELLING = 64  # max keys of an object that are compared with its alternatives
+_PATIENCE = 12  # after this many members or items, another alternative of the container is tried
 _FREE_ITEM = 4  # while an array lacks an item that it must contain, every fourth item is left to the model
 
 OPENINGS: dict[str, str] = {"string": '"', "object": "{", "array": "[", "null": "null"}
@@ -33,7 +34,7 @@ _BEGINNINGS = OPENINGS | {"boolean": "true"}
 
 
 def endings(cursor: JsonCursor, plan: Plan) -> Iterator[str]:
-    """Texts that may follow to end the arguments of a plan soonest, the best first. The cursor is left unchanged."""
+    """Texts that may come next and end the arguments soonest, best first. The cursor is left unchanged."""
     values = values_of(plan)
     for piece in next_pieces(cursor, values):
         if piece:
@@ -41,7 +42,7 @@ def endings(cursor: JsonCursor, plan: Plan) -> Iterator[str]:
 
 
 class Cursor(Protocol):
-    """A position in a text, which can be followed ahead."""
+    """A position in a text. A copy of it can be fed texts that may follow."""
 
     is_done: bool
 
@@ -56,7 +57,7 @@ _Tracker = TypeVar("_Tracker", bound=Cursor)
 
 
 def lengthened(cursor: _Tracker, piece: str, demanded: Callable[[_Tracker], Iterable[str | int]]) -> str:
-    """A piece with the text that has to follow it, as far as ``demanded`` knows; no text after a marker's id."""
+    """A piece and the text that has to follow it, which ``demanded`` returns; stops before a marker."""
     ahead, text, first = cursor.copy(), piece, piece
     for _ in range(_MAX_PIECES):
         ahead.feed(piece)
@@ -72,7 +73,7 @@ def lengthened(cursor: _Tracker, piece: str, demanded: Callable[[_Tracker], Iter
 
 
 def next_pieces(cursor: JsonCursor, values: PlanValues, *, known_only: bool = False) -> Iterable[str]:
-    """The next pieces to try, the best first; with ``known_only`` at most one, which the schema demands."""
+    """The next pieces to try, best first; with ``known_only``, at most one piece, which the schema demands."""
     expect = cursor.expect
     if expect is JsonPart.COLON:
         return (":",)
@@ -90,7 +91,7 @@ def next_pieces(cursor: JsonCursor, values: PlanValues, *, known_only: bool = Fa
         contained = _beginnings(_contained(values, cursor.frames, containers))
         if expect is JsonPart.VALUE:
             if contained and cursor.frames[-1].commas % _FREE_ITEM == 0:
-                return ()  # an item of another kind is demanded as well
+                return ()  # left to the model, which may also have to write an item of another kind
             return (opening,) if known_only else (*contained, opening)
         tried = [*contained, "]"] if _contained(values, cursor.frames, containers[:1]) else ["]", *contained]
         return tried[:1] if known_only else (*tried, opening)
@@ -118,9 +119,10 @@ def next_pieces(cursor: JsonCursor, values: PlanValues, *, known_only: bool = Fa
 
 
 def open_alternatives(values: PlanValues, frames: list[OpenContainer]) -> list[Alternative]:
-    """The alternatives of the innermost open container, else of the whole text; the shortest value's comes first.
+    """The alternatives of the innermost open container, else of the whole text, shortest first.
 
-    Those contradicted by the keys and scalars already written are dropped. If all are (as under a pattern), none is.
+    Alternatives that the keys and scalars already written contradict are dropped. If all would be dropped (as under a
+    pattern), none is.
     """
     found = values.roots()
     for number, frame in enumerate(frames):
@@ -132,10 +134,10 @@ def open_alternatives(values: PlanValues, frames: list[OpenContainer]) -> list[A
 def value_alternatives(
     values: PlanValues, frames: list[OpenContainer], containers: list[Alternative]
 ) -> list[Alternative]:
-    """The alternatives of the next or current value, first the ones from its container's first alternative.
+    """The alternatives of the next or current value, starting with the container's first alternative.
 
-    After some members or items another alternative of the container comes first: the mask may forbid the first one's
-    end.
+    After some members or items, another alternative of the container comes first, since the mask may forbid the end
+    that the first alternative leads to.
     """
     if not (frames and containers):
         return containers
@@ -151,7 +153,7 @@ def value_alternatives(
 
 
 def _distinct(alternatives: Iterable[Alternative]) -> list[Alternative]:
-    """The alternatives without duplicates: constants by value, others by identity, as large objects compare slowly."""
+    """Drop duplicates: constants are compared by value, others by identity, since large objects compare slowly."""
     return list({one if isinstance(one, Value) else id(one): one for one in alternatives}.values())
 
 
@@ -169,7 +171,7 @@ def name_of(key: str) -> str:
 
 
 def _constant(values: PlanValues, frames: list[OpenContainer], shortest: list[Alternative]) -> str:
-    """The value as JSON, if the container's shortest alternative has only one, which chooses it; else empty."""
+    """The value's JSON if the container's shortest alternative allows only one constant here; else empty."""
     found = _contained(values, frames, shortest) or value_alternatives(values, frames, shortest)
     return text_of(found[0]) if len(found) == 1 and isinstance(found[0], Value) else ""
 
@@ -180,13 +182,13 @@ def text_of(value: Value) -> str:
 
 
 def _opening(found: list[Alternative]) -> str:
-    """The prefix of the shortest value; empty if the model is to choose."""
+    """The beginning of the shortest value; empty if the choice is left to the model."""
     if not found:
         return ""
     if isinstance(found[0], Value):
         return '"' if all(isinstance(one, Value) and one.value_kind == "string" for one in found) else ""
     return (
-        multiple_of(found[0].shape)
+        nearest_zero(found[0].shape)
         if isinstance(found[0], NumberPlan)
         else OPENINGS.get(kind_of_alternative(found[0]), "")
     )
@@ -207,12 +209,16 @@ def _beginnings(alternatives: list[Alternative]) -> list[str]:
 def _beginning(one: Alternative) -> str:
     if isinstance(one, Value):
         return text_of(one)
-    return multiple_of(one.shape, Fraction(1)) if isinstance(one, NumberPlan) else _BEGINNINGS[kind_of_alternative(one)]
+    return (
+        nearest_zero(one.shape, multiples_only=False)
+        if isinstance(one, NumberPlan)
+        else _BEGINNINGS[kind_of_alternative(one)]
+    )
 
 
-def multiple_of(number: Number, unit: Fraction = Fraction(0)) -> str:
-    """A short multiple within the bounds, as JSON; empty if none is demanded or found. ``unit`` is the default."""
-    if not (number.multiple or unit):
+def nearest_zero(number: Number, *, multiples_only: bool = True) -> str:
+    """The number nearest zero within the bounds, as JSON; empty without ``multipleOf`` if ``multiples_only``."""
+    if multiples_only and not number.multiple:
         return ""
     low, high = number.low, number.high
     found = low if low is not None and low > 0 else high if high is not None and high < 0 else Fraction(0)
@@ -223,11 +229,11 @@ def multiple_of(number: Number, unit: Fraction = Fraction(0)) -> str:
 
 
 def _rests_of_number(values: PlanValues, cursor: JsonCursor, containers: list[Alternative]) -> list[str]:
-    """The suffixes by which the number being written becomes a demanded multiple."""
+    """The suffixes that complete the current number to a multiple that the schema demands."""
     if cursor.expect is not JsonPart.IN_SCALAR:
         return []
     found = value_alternatives(values, cursor.frames, containers)
-    texts = [multiple_of(one.shape) for one in found if isinstance(one, NumberPlan)]
+    texts = [nearest_zero(one.shape) for one in found if isinstance(one, NumberPlan)]
     return [rest for text in texts if text.startswith(cursor.token) and (rest := text[len(cursor.token) :])]
 
 
@@ -246,7 +252,7 @@ def _ends_of_string(begun: str, found: list[Alternative], *, known_only: bool) -
 
 
 def missing_keys(values: PlanValues, found: list[Alternative], written: set[str]) -> list[str]:
-    """The required keys that are missing, of the alternative that lacks least first; empty if the object may end."""
+    """The missing required keys, first those of the alternative that lacks fewest; empty if the object may end."""
     lacking: list[tuple[float, list[str]]] = []
     for one in found:
         missing = values.missing(one, written)
@@ -259,19 +265,19 @@ def missing_keys(values: PlanValues, found: list[Alternative], written: set[str]
 
 
 def declared_keys(values: PlanValues, found: list[Alternative], written: set[str]) -> list[str]:
-    """The declared keys that are missing."""
+    """The declared keys that the object does not have yet."""
     keys = dict.fromkeys(spelled(key) for one in found for key in values.declared(one))
     return [key for key in keys if key not in written]
 
 
 def _by_refusal(keys: list[str], written: set[str]) -> list[str]:
-    """Keys in their order, except that prefixes of written keys come last: the mask has refused the end of these."""
+    """Move keys that are prefixes of written keys to the end: the mask seems to forbid ending these keys."""
     several = keys[:_MAX_ORDERED]
     return [*sorted(several, key=lambda key: any(other.startswith(key) for other in written)), *keys[_MAX_ORDERED:]]
 
 
 def _rests_of_key(values: PlanValues, begun: str, found: list[Alternative], written: set[str]) -> Iterator[str]:
-    """The suffixes of a key that has the prefix of no declared one."""
+    """The suffixes of a key whose prefix no declared key has."""
     text = unspelled(begun)
     found_rests = () if text is None else rests_of_key(text, values.key_patterns(found))
     others = [begun + spelled(rest) for rest in found_rests]
