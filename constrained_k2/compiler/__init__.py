@@ -1,4 +1,4 @@
-"""Compiles requests: schemas become grammars, cached and within budgets, shared by all matchers."""
+"""Compiles requests: turns schemas into grammars that are cached and shared, within budgets."""
 
 from constrained_k2.compiler.compiler import Compiler
 

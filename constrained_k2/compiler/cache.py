@@ -26,7 +26,7 @@ class LeastRecentlyUsed(Generic[K, V]):
         self._lock = threading.Lock()
 
     def peek(self, key: K) -> V | None:
-        """The value of ``key``, or None, without counting as a use."""
+        """The value of ``key``, or None; does not count as a use."""
         found = self._entries.get(key)
         return None if found is None else found[0]
 
@@ -37,13 +37,13 @@ class LeastRecentlyUsed(Generic[K, V]):
             self.spent = 0
 
     def charge(self, key: K, cost: int) -> None:
-        """Set the cost of a value that is in use and has grown; one that is not cached costs nothing."""
+        """Set the cost of a cached value that has grown; does nothing if ``key`` is not cached."""
         with self._lock:
             if (found := self._entries.pop(key, None)) is not None:
                 self._add(key, found[0], cost - found[1], cost)
 
     def get(self, key: K, build: Callable[[], tuple[V, int]]) -> V:
-        """The value of ``key``, else of ``build() -> (value, cost)``; its errors reach all threads that waited."""
+        """The value of ``key``, else built by ``build() -> (value, cost)``, whose errors all waiting threads get."""
         with self._lock:
             if key in self._entries:
                 self._entries.move_to_end(key)
@@ -67,7 +67,7 @@ class LeastRecentlyUsed(Generic[K, V]):
         return value
 
     def _add(self, key: K, value: V, more: int, cost: int) -> None:
-        """Add the newest value, which costs ``more`` than before, and evict the oldest ones over the budget."""
+        """Add the newest value, which costs ``more`` than before, and evict the oldest values over the budget."""
         self._entries[key] = (value, cost)
         self.spent += more
         while self.spent > self._budget and len(self._entries) > 1:
@@ -110,10 +110,10 @@ class CompileCounts:
 
     def __init__(self) -> None:
         self.hits = 0
-        self.compiled = 0  # including those that found no grammar
-        self.empty_masks = 0  # masks without a token, which contradicted the engine
+        self.compiled = 0  # compilations, including those that found no grammar
+        self.empty_masks = 0  # masks computed without the engine that allowed no token, and so were wrong
         self.late_refusals = 0  # schemas found to have no grammar only after their call had begun
-        self.recent: deque[float] = deque(maxlen=64)  # seconds of the last compilations, oldest first
+        self.recent: deque[float] = deque(maxlen=64)  # durations of the latest compilations in seconds, oldest first
         self._lock = threading.Lock()
 
     def add(self, seconds: float | None) -> None:
@@ -126,7 +126,7 @@ class CompileCounts:
                 self.recent.append(seconds)
 
     def add_empty_mask(self) -> None:
-        """Count a mask without a token that contradicted the engine."""
+        """Count a mask that was computed without the engine and allowed no token, which is an error."""
         with self._lock:
             self.empty_masks += 1
 

@@ -1,4 +1,4 @@
-"""Checks a client's schema before an engine compiles it: JSON, budgets, and objects only."""
+"""Checks a client's schema against budgets before it is compiled, and restricts arguments to objects."""
 
 import json
 from dataclasses import replace
@@ -30,20 +30,20 @@ def checked(schema: str, *, is_object: bool, undeclared_keys: UndeclaredKeys) ->
     if is_object and undeclared_keys == "forbid" and takes_no_arguments(document):
         document["additionalProperties"] = False
         note = note or ("#/properties", "narrowed", REASON)
-    elif not is_restricted and schema.isascii():  # lone surrogates, which annotations may have, are escaped in it
+    elif not is_restricted and schema.isascii():  # ASCII escapes lone surrogates, which annotations may have
         return schema, None
     return json.dumps(document, separators=(",", ":")), note
 
 
 def noted(coverage: Coverage, note: Note) -> Coverage:
-    """Add the note of :func:`checked` to a coverage, and remove the keyword that it added to the schema."""
+    """Add the note of :func:`checked` to a coverage, and remove the keyword that :func:`checked` added."""
     added = "#/additionalProperties" if note[2] == REASON else ""
     coverage = replace(coverage, enforced=tuple(use for use in coverage.enforced if use.pointer != added))
     return coverage.noting(*note)
 
 
 def _ignores_siblings(document: dict[str, Any]) -> bool:
-    """True if a schema is a ``$ref`` of an old draft, next to which other keywords are ignored."""
+    """True if a schema has a ``$ref`` and is of an old draft, in which keywords next to ``$ref`` are ignored."""
     return "$ref" in document and draft_of(document) == "legacy"
 
 
@@ -58,7 +58,7 @@ def _read(schema: str) -> dict[str, Any]:
 
 
 def _restrict_to_objects(document: Any) -> Note | None:
-    """Set a schema's type to object, in place, since arguments are always one; a note if it has another type."""
+    """Set a schema's type to object, in place, since arguments are always objects; a note if it has another type."""
     for keyword in NULLABLE:
         document.pop(keyword, None)
     note: Note | None = None

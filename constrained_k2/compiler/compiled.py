@@ -28,8 +28,8 @@ class CompiledToolCalls:
     """One compiled request, made by :meth:`constrained_k2.Compiler.compile` and shared by its matchers.
 
     Attributes:
-        compile_seconds: Function name, or :data:`ANSWER` -> seconds that its schema took to compile, None for a
-            cache hit; only of grammars that have been used.
+        compile_seconds: Function name, or :data:`ANSWER` -> seconds that its schema took to compile, None for a cache
+            hit. Only grammars that have been used have an entry.
         options: The options that the grammars of arguments are compiled with.
         without_grammar: Function name -> keyword and reason, for functions whose schema has no grammar. They accept any
             JSON object.
@@ -46,9 +46,9 @@ class CompiledToolCalls:
         self.compile_seconds: dict[str, float | None] = {}
         self._shared = shared
         self._trie: CallIdTrie | None = None
-        self._call_ids: tuple[int, CallIdMatcher] | None = None  # of the latest call
+        self._call_ids: tuple[int, CallIdMatcher] | None = None  # the latest call's number, and its call ids
         self._grammars: dict[str, ArgumentGrammar] = {}
-        self._precompiled: str | None = None  # the latest function
+        self._precompiled: str | None = None  # the function that was precompiled last
         self._tools = {tool.name: tool for tool in spec.tools}
         encoding = shared.vocabulary.format.argument_encoding
         self.options = GrammarOptions(undeclared_keys=spec.undeclared_keys or shared.undeclared_keys, encoding=encoding)
@@ -57,7 +57,7 @@ class CompiledToolCalls:
         self._plain: dict[str, int] = {}  # functions admitted by the fast path -> the parts of their schema
 
     def matcher(self, *, in_reasoning: bool = False) -> ToolCallMatcher:
-        """A matcher at the start of a turn; ``in_reasoning``: the prompt began the reasoning, as K2.5's ``<think>``."""
+        """A matcher at the start of a turn; ``in_reasoning``: the prompt opened the reasoning, e.g. by ``<think>``."""
         return ToolCallMatcher(self, in_reasoning=in_reasoning)
 
     def call_ids(self, call: int) -> CallIdMatcher:
@@ -121,7 +121,7 @@ class CompiledToolCalls:
         return grammar.matcher(self._location(name), may_relax=self.level(name) != "strict")
 
     def grammar(self, name: str) -> ArgumentGrammar:
-        """The grammar of a function's arguments: of any JSON object if the schema has no grammar and is not strict.
+        """The grammar of a function's arguments; any JSON object if the schema has no grammar and is not strict.
 
         Raises:
             UnsupportedSchema: A strict schema has no grammar, or the grammar of a custom tool cannot be built.
@@ -148,7 +148,7 @@ class CompiledToolCalls:
 
     @property
     def compiled_tools(self) -> list[Tool]:
-        """The tools that may be called, without those that the fast path admitted."""
+        """The tools that may be called and were not admitted by the fast path."""
         return [] if self.spec.max_calls == 0 else [tool for tool in self.spec.tools if tool.name not in self._plain]
 
     @property
@@ -167,7 +167,7 @@ class CompiledToolCalls:
         return replace(self.spec, tools=tuple(tools))
 
     def slow_tools(self, seconds: float) -> list[int]:
-        """The indexes of tools whose schemas took this long by the engine's clock to compile, or are not cached.
+        """The indexes of tools whose schemas took ``seconds`` or more to compile (engine's clock), or are not cached.
 
         The time of a schema that the fast path admitted is estimated.
         """
@@ -177,7 +177,7 @@ class CompiledToolCalls:
         return [index for index, taken in enumerate(times) if taken is None or taken >= seconds]
 
     def admit(self) -> None:
-        """:meth:`check_all`, but schemas that the fast path shows to be fully enforced are not compiled."""
+        """As :meth:`check_all`, but schemas that the fast path shows to be fully enforced are not compiled."""
         by_shape = ShapeAdmission(self._shared, self.options.encoding)
         if (self.spec.engine or self._shared.default_engine) == "llguidance" and self.spec.max_calls != 0:
             for name in self._tools:
@@ -211,7 +211,7 @@ class CompiledToolCalls:
             spent += self._spent(tool.name)
 
     def _spent(self, name: str) -> float:
-        """Seconds that a function's schema has just taken to compile, by the engine's clock if it has a grammar."""
+        """Seconds that a function's schema just took to compile; by the engine's clock if it has a grammar."""
         waited = self.compile_seconds.get(name)
         if waited is None or name in self.without_grammar:
             return waited or 0.0
@@ -303,5 +303,5 @@ def _require_all(coverage: Coverage, what: str, location: str) -> None:
 
 
 def schema_location(name: str) -> str:
-    """The path of a tool's schema, by name: a named or allowed tool's index is not its index in the request."""
+    """The location of a tool's schema, by name, since a spec with only the allowed tools has other indexes."""
     return f"tools[name={name!r}].function.parameters"

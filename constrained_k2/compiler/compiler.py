@@ -12,10 +12,10 @@ class Compiler(SharedGrammars):
 
     Args:
         vocabulary: The model's vocabulary.
-        engine: The default grammar engine for arguments; a spec may name another.
+        engine: The default grammar engine for arguments; a spec may override it.
         policy: Bounds on the tools' strictness.
         undeclared_keys: ``allow`` keeps to JSON Schema; ``forbid`` narrows objects with ``properties`` to the keys that
-            their schema declares. A spec may say another.
+            their schema declares. A spec may override it.
         cache_bytes: Budget of the compiled schemas, estimated.
         compile_seconds: Time limit for one schema. Set it only in the process that admits requests: an admitted schema
             must compile in every process, however busy.
@@ -24,8 +24,8 @@ class Compiler(SharedGrammars):
         counts: Counts of cache hits and compilations to add to; by default new ones.
         threads: Threads that fill the masks of a batch; None for one per CPU of the process, at most eight.
         mask_cache_bytes: Budget of LLGuidance's cached masks and DFA states, estimated; 0 for no cache.
-        undeclared_calls: What becomes of a call of a function that the request does not declare: see
-            :meth:`ToolCallMatcher.intent`. A spec may say another.
+        undeclared_calls: ``decline`` calls of functions that the request does not declare, or ``force`` a declared
+            name: see :meth:`ToolCallMatcher.intent`. A spec may override it.
         call_threshold: A call is declined if the probability, from 0 to 1, of a declared name is below this.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Reports which keywords of a schema are enforced, without a model: it compiles over the 256 bytes."""
+"""Reports which keywords of a schema are enforced, without a model: it uses a vocabulary of 256 bytes."""
 
 import json
 from functools import cache
@@ -26,7 +26,7 @@ def schema_coverage(
     undeclared_keys: UndeclaredKeys = DEFAULT,
     wire_format: WireFormat = KIMI_K2,
 ) -> Coverage:
-    """Report what an engine's grammar does with each keyword of a tool's decoded ``parameters``.
+    """Report for each keyword of a tool's decoded ``parameters`` whether an engine's grammar enforces it.
 
     If no grammar can be built, the reason is under ``refused``. ``undeclared_keys`` is as for :class:`Compiler`.
     ``wire_format`` is the model's format: Kimi K3 writes strings without quotes and escapes.

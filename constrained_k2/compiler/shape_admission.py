@@ -1,4 +1,4 @@
-"""Fast-path admission: of a schema of common keywords, only strings with patterns are compiled.
+"""Fast-path admission: accepts a schema of common keywords, and compiles only its patterns.
 
 Tools of different requests share their patterns more often than their whole schemas.
 """
@@ -31,9 +31,9 @@ class ShapeAdmission:
         self._options = GrammarOptions(undeclared_keys="forbid", encoding=encoding)
 
     def parts(self, schema: str) -> int | None:
-        """The number of parts of a schema, JSON text, that LLGuidance fully enforces.
+        """The number of parts of a schema (JSON text), if one pass shows that LLGuidance fully enforces it.
 
-        None if one pass over the schema cannot show that: compile it.
+        None if one pass cannot show that: then the schema must be compiled.
         """
         shape = plain_shape(schema)
         if shape is None:

@@ -1,4 +1,4 @@
-"""Grammars and token sets that all requests share, built within budgets and cached."""
+"""Builds and caches, within budgets, the grammars and token sets that requests share."""
 
 import _thread
 import threading
@@ -41,10 +41,10 @@ _REFUSAL_BYTES = 2048  # estimate for a refusal and its key
 class GrammarOptions:
     """The options that a grammar depends on besides its text and its engine."""
 
-    root: Literal["object", "any"] = "object"  # arguments are always an object, an answer is any value of its schema
-    kind: AnswerKind = "json"  # how the text is read; "regex" and "lark" are of an answer, or of a custom tool's input
+    root: Literal["object", "any"] = "object"  # arguments are always an object; an answer may be any JSON value
+    kind: AnswerKind = "json"  # the language of the text; "regex" and "lark" only for answers and custom tools
     undeclared_keys: UndeclaredKeys | None = None  # None for the compiler's default
-    encoding: ArgumentEncoding = "json"  # how arguments are written; an answer is always JSON
+    encoding: ArgumentEncoding = "json"  # the wire format of arguments; an answer is always JSON
 
 
 DEFAULT_OPTIONS = GrammarOptions()
@@ -55,7 +55,7 @@ _Key = tuple[EngineName, GrammarOptions, str]
 
 class _Compiled(NamedTuple):
     outcome: ArgumentGrammar | UnsupportedSchema | SchemaTooCostly
-    seconds: float  # by the engine's clock
+    seconds: float  # compile time by the engine's clock
 
 
 class SharedGrammars:
@@ -178,7 +178,7 @@ class SharedGrammars:
 
         try:
             found = self._grammars.get(key, build).outcome
-        except TimeoutError as error:  # not cached for long: a later request may find the server idle
+        except TimeoutError as error:  # cached only for a while: a later request may find the server idle
             limit = round((self._compile_seconds or 0) * 1000)
             problem, remedy = f"{error} (over {limit} ms)", "Simplify the schema, or try again"
             raise SchemaTooCostly(problem, location, remedy, "compile_ms", limit, limit) from error
@@ -225,7 +225,7 @@ class SharedGrammars:
             self._precompiling.release()
 
     def call_id_trie(self, names: tuple[str, ...]) -> CallIdTrie:
-        """The call headers of these functions, cached or built now."""
+        """The trie of call headers for a request's functions, from the cache or built now."""
 
         def build() -> tuple[CallIdTrie, int]:
             trie = CallIdTrie(names, self.vocabulary, self._name_endings)
@@ -242,7 +242,7 @@ class SharedGrammars:
         return self._turn_tables[kind]
 
     def _build(self, schema: str, engine: Engine, options: GrammarOptions) -> tuple[_Compiled, int]:
-        """The outcome of compiling a schema, and its cost in the cache in bytes; a TimeoutError if it took too long."""
+        """Compile a schema: the grammar or refusal, and its cost in bytes; raises TimeoutError if it takes too long."""
         try:
             kind, undeclared_keys = options.kind, options.undeclared_keys or self.undeclared_keys
             text, note = schema, None
@@ -270,7 +270,7 @@ class SharedGrammars:
             return _Compiled(deep, 0.0), _REFUSAL_BYTES
         key: _Key = (engine.name, options, cache_key(schema))
         own = len(schema)
-        grammar.on_growth = lambda cost: self._grammars.charge(key, cost + own)  # the cache counts it anew
+        grammar.on_growth = lambda cost: self._grammars.charge(key, cost + own)  # keeps the cache's accounting exact
         return _Compiled(grammar, seconds), grammar.cost_bytes + own
 
 

@@ -33,8 +33,8 @@ def build_grammar(  # noqa: PLR0913 - the last three have defaults that most kee
 ) -> str:
     """Write the grammar of a turn: text, reasoning if enabled, and the calls that the request allows.
 
-    ``lark`` is equal to this package's own matchers. In the other formats properties have a fixed order, and a later
-    call may have any index. ``grammars/README.md`` lists all differences.
+    ``lark`` accepts the same turns as this package's matchers. In the other formats properties have a fixed order, and
+    calls after the first may have any index. ``grammars/README.md`` lists all differences.
 
     Args:
         spec: The request.
@@ -84,7 +84,7 @@ def build_grammar(  # noqa: PLR0913 - the last three have defaults that most kee
 
 def _nested(text: str) -> str:
     """Return a grammar as the body of a rule; its own rules and terminals stay local to it."""
-    if text.startswith("{"):  # a regular expression of a request, as JSON
+    if text.startswith("{"):  # JSON that contains a request's regular expression
         (only,) = json.loads(text)["grammars"]
         return f"%lark {{\n{only['lark_grammar']}\n}}"
     return f"%lark {{\n{text.removeprefix(NO_FORCING).strip()}\n}}"

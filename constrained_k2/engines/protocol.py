@@ -1,8 +1,8 @@
-"""The interface of a grammar engine, which sees only arguments and answers, never call headers.
+"""The interface of a grammar engine, which matches only arguments and answers, never call headers.
 
-grammar = engine.compile('{"type": "object"}')     once a schema, shared by all requests
-matcher = grammar.matcher("tools[0]")              once a call
-matcher.fill(row), matcher.accept(token_id)        once a token
+grammar = engine.compile('{"type": "object"}')     once per schema, shared by all requests
+matcher = grammar.matcher("tools[0]")              once per call
+matcher.fill(row), matcher.accept(token_id)        once per token
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from constrained_k2.vocabulary.bitmask import BitmaskRows
 ArgumentEncoding = Literal["json", "xtml"]
 """How arguments are written: as one JSON object, or a block for each member (:mod:`constrained_k2.formats.kimi_k3`)."""
 
-Failures = list[tuple[int, ConstrainedK2Error]]  # numbers of rows that could not be filled, each with its error
+Failures = list[tuple[int, ConstrainedK2Error]]  # the indices of rows that could not be filled, and their errors
 
 
 class ArgumentMatcher(Protocol):
@@ -30,7 +30,7 @@ class ArgumentMatcher(Protocol):
 
     @property
     def text_grammar(self) -> TextGrammar | None:
-        """The parsed rules of a client's grammar; None for a schema, or if this package cannot parse a part of them."""
+        """The parsed rules of a client's grammar; None for a schema, or if this package cannot parse all rules."""
 
     @property
     def plan(self) -> Plan | None:
@@ -39,9 +39,9 @@ class ArgumentMatcher(Protocol):
     def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
         """Write the allowed tokens into a bitmask row, int32 ``[words]``, contiguous.
 
-        The format's ``engine_stop`` is allowed exactly if the text may end here. Of the other special tokens only the
-        format's ``argument_markers`` ever are, in arguments. ``address`` is the row's memory address if the caller
-        knows it (numpy takes a microsecond to return it), else 0.
+        The format's ``engine_stop`` is allowed exactly if the text may end here. No other special token is ever
+        allowed, except the format's ``argument_markers`` in arguments. ``address`` is the row's memory address if the
+        caller knows it (numpy takes a microsecond to return it), else 0.
 
         Raises:
             SchemaTooCostly: The engine hit one of its limits.
@@ -50,14 +50,14 @@ class ArgumentMatcher(Protocol):
     def mask_without_engine(self) -> npt.NDArray[np.int32] | None:
         """Return the mask, int32 ``[words]``, if it needs no engine call; else None: use :meth:`fill`. Read-only.
 
-        The mask is cached, or computed from the grammar's model, on the calling thread: at the first visit to a parser
-        state that may visit the whole vocabulary (1.4 ms within a bounded integer of Kimi K2). An array that numpy
-        marks as not writeable never changes, and equal parser states share it.
+        The mask is cached, or computed from the grammar's model on the calling thread. The first visit to a parser
+        state may walk the whole vocabulary (1.4 ms inside a bounded integer, Kimi K2). An array that numpy marks as not
+        writeable never changes, and equal parser states share it.
         """
 
     @staticmethod
     def fill_batch(batch: Sequence[tuple[Any, int]], rows: BitmaskRows) -> Failures:
-        """Fill the rows of distinct matchers of this class and of one engine, each with its own row number."""
+        """Fill one row for each of several distinct matchers, all of this class and of one engine."""
 
     def forced_tokens(self) -> list[int]:
         """Return the forced tokens, for drafts; fewer if their tokenization is not certain yet.
@@ -84,8 +84,8 @@ class ArgumentMatcher(Protocol):
 class ArgumentGrammar(Protocol):
     """A compiled schema. Shared by all requests and thread-safe."""
 
-    on_growth: Callable[[int], None]  # called with ``cost_bytes`` when that has changed
-    coverage: Coverage  # of each keyword of the schema
+    on_growth: Callable[[int], None]  # called with ``cost_bytes`` after it has changed
+    coverage: Coverage  # says for each keyword of the schema whether it is enforced
 
     @property
     def cost_bytes(self) -> int:
@@ -96,7 +96,7 @@ class ArgumentGrammar(Protocol):
 
         Args:
             location: The schema's location in the request, for errors.
-            may_relax: If the engine fails inside a call, a fallback may allow more than the schema does.
+            may_relax: True if a fallback, used if the engine fails inside a call, may allow more than the schema.
         """
 
 
@@ -107,14 +107,14 @@ class Engine(Protocol):
 
     @property
     def cached_bytes(self) -> int:
-        """Estimated bytes of its caches, without the grammars."""
+        """Estimated bytes of the engine's caches, without the grammars."""
 
     @property
     def clock(self) -> Callable[[], float]:
         """Clock in seconds that times :meth:`compile`: thread CPU time if the calling thread does all the work."""
 
     def forget(self) -> None:
-        """Clear its caches."""
+        """Clear the engine's caches."""
 
     def compile(
         self, schema: str, undeclared_keys: UndeclaredKeys = "allow", encoding: ArgumentEncoding = "json"

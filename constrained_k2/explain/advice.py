@@ -1,4 +1,4 @@
-"""Advice for a tool's author, by the schema keyword or other cause that overrides the model's tokens."""
+"""Advice for a tool's author, by the schema keyword or other cause that forbade the model's tokens."""
 
 from collections.abc import Iterable, Mapping
 
@@ -41,5 +41,5 @@ _DEFAULT = "Compare what was wanted with the tool's description."
 
 
 def advice(keywords: Iterable[str]) -> str:
-    """The advice for the first of these keywords that has one."""
+    """The advice for the first of these keywords for which there is advice."""
     return next((ADVICE[each] for each in keywords if each in ADVICE), _DEFAULT)

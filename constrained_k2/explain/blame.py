@@ -14,9 +14,9 @@ from constrained_k2.explain.subject import END, Removed, Subject
 from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 
-_MAX_REMEMBERED = 1024  # symbols of a text whose result is cached
+_MAX_REMEMBERED = 1024  # results are cached only for texts of at most this many symbols
 _BLAME_BYTES, _MEMORY_BYTES = 1024, 4 << 20
-_FIRST = frozenset({"uniqueItems"})  # without the `type` of its items it is relaxed, which is not the items' fault
+_FIRST = frozenset({"uniqueItems"})  # tried first: removing its items' `type` would relax it, and blame `type`
 _MAX_ALONE = 8  # subschemas of one value from which a keyword is removed one at a time
 
 
@@ -31,7 +31,7 @@ _remembered: LeastRecentlyUsed[tuple[Any, ...], Blame | None] = LeastRecentlyUse
 
 
 class _Trial(NamedTuple):
-    """A test whether the schema allows a symbol after a text, with some keywords removed."""
+    """Tests whether the schema allows a symbol after a text if some keywords are removed."""
 
     subject: Subject
     symbols: Sequence[int]
@@ -52,15 +52,15 @@ def find_blame(  # noqa: PLR0913, PLR0917 - where, and what
     symbol: int,
     rest_of_key: Sequence[int] = (),
 ) -> Blame | None:
-    """The keywords that forbid a symbol after a text; None if removing keywords does not allow it.
+    """The keywords that forbid a symbol after a text; None if it stays forbidden after removing keywords.
 
     Args:
         subject: The schema.
         position: The position at the end of the text.
         path: The path to the value that the symbol belongs to.
         symbols: The text, as bytes and ids of markers.
-        symbol: The symbol, which is not allowed.
-        rest_of_key: The part of the wanted token that continues the key that it belongs to.
+        symbol: The forbidden symbol.
+        rest_of_key: If the symbol is part of a key: the rest of the forbidden token up to the key's end.
 
     Raises:
         Exhausted: The limits are reached before the answer is known.
@@ -80,7 +80,7 @@ def find_blame(  # noqa: PLR0913, PLR0917 - where, and what
 def _found(
     position: PathCursor, levels: list[Level], first: int, trial: _Trial, rest_of_key: Sequence[int]
 ) -> Blame | None:
-    """The keywords, of values from the innermost one out to level ``first``."""
+    """The keywords to blame, searched from the innermost value outwards to level ``first``."""
     subject, innermost = trial.subject, len(levels) - 1
     if position.in_key and subject.policy == "forbid":
         *others, end = (trial.symbol, *rest_of_key)
@@ -103,7 +103,7 @@ def _found(
 
 
 def _smallest(subject: Subject, position: PathCursor, levels: list[Level], whole: _Trial) -> tuple[int, _Trial]:
-    """The innermost value on the path whose schema alone forbids the symbol; else the whole arguments."""
+    """The level of the innermost value whose schema alone forbids the symbol; else the whole arguments."""
     if subject.has_parts:
         for level in range(len(levels) - 1, 0, -1):
             text = position.text_of(level)
@@ -117,7 +117,7 @@ def _smallest(subject: Subject, position: PathCursor, levels: list[Level], whole
 
 
 def _groups(subject: Subject, level: Level, kinds: AbstractSet[str]) -> dict[str, list[Removed]]:
-    """Keyword -> sets to remove: the keyword in all subschemas of a value first, then in each alone."""
+    """Keyword -> sets to remove: first the keyword in all subschemas of a value, then in each subschema alone."""
     found: dict[str, list[tuple[str, str]]] = {}
     for node in level:
         for keyword in schema_at(subject.document, node.pointer):
@@ -135,9 +135,9 @@ def _ways(places: list[tuple[str, str]]) -> Iterator[Removed]:
 def _in_live_branches(
     trial: _Trial, text: bytes | None, level: Level, freeing: dict[str, Removed]
 ) -> dict[str, Removed]:
-    """The keywords of branches that allow the text before the symbol, if there are any; else all of them.
+    """The keywords of branches that allow the text before the symbol; all keywords if there is no such branch.
 
-    Without its keyword a branch that was ruled out long before would allow the symbol too.
+    A branch that was ruled out long before would, without its keyword, also allow the symbol.
     """
     branches = {node.pointer for node in level if not node.is_sure}
     if len(freeing) == 1 or text is None or not trial.subject.has_parts:
@@ -155,7 +155,7 @@ def _in_live_branches(
 
 
 def _fewest(trial: _Trial, together: dict[str, Removed]) -> tuple[str, ...]:
-    """A minimal subset of keywords whose joint removal allows the symbol; all of them if the limits are reached."""
+    """A minimal subset of keywords whose joint removal allows the symbol; not minimal if the limits are reached."""
     needed = dict(together)
     try:
         for keyword in together:

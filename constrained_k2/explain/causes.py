@@ -16,14 +16,14 @@ _ANY_TOOL = Tool("any", ANY_OBJECT)
 
 
 class Causes:
-    """The causes of one request."""
+    """Finds the causes that forbid tokens in turns of one request."""
 
     def __init__(self, compiled: CompiledToolCalls) -> None:
         self._compiled = compiled
         self._format = compiled.vocabulary.format
 
     def cause(self, state: State, symbol: int) -> tuple[str, str]:
-        """The cause that forbids a byte or a marker's id in a state, and the called function, if its name is complete.
+        """The cause that forbids a byte or a marker's id in a state, and the called function if its name is complete.
 
         A condition of the request is the cause if the symbol is legal without it; otherwise it is the format.
         """

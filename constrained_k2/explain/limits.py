@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ExplainLimits:
-    """Limits on the explanation of one turn. Beyond them overridden tokens keep their path, and lose their keywords.
+    """Limits on the explanation of one turn. Beyond them, overridden tokens are shown with their path but no keywords.
 
     Attributes:
         seconds: CPU time, including the time of compiling schemas.
-        overrides: The most overrides that are explained, in the order of the turn.
-        trials: The most schemas, each with some keywords removed, that are tried for one override.
-        text_bytes: The longest arguments, or answer, within which keywords are looked for.
+        overrides: The maximum number of overrides explained, in the order of the turn.
+        trials: The maximum number of schemas, each with some keywords removed, that are tried for one override.
+        text_bytes: The maximum length of arguments, or of an answer, in which keywords are searched.
     """
 
     seconds: float = 1.0

@@ -8,7 +8,7 @@ from constrained_k2.explain.position import Path
 from constrained_k2.schema.document import SchemaDocument, escape
 from constrained_k2.schema.keywords import in_place
 
-MAX_NODES = 64  # at one value
+MAX_NODES = 64  # max subschemas that apply to one value
 
 _ALWAYS = ("$ref", "$dynamicRef", "allOf")
 _SOMETIMES = ("anyOf", "oneOf", "then", "else", "dependentSchemas", "dependencies")
@@ -18,7 +18,7 @@ class Node(NamedTuple):
     """A subschema, by its pointer in the document."""
 
     pointer: str
-    is_sure: bool  # it applies to every value at the path, not only in some branches
+    is_sure: bool  # True if it applies to every value at the path, not only in some branches
 
 
 Level = tuple[Node, ...]
@@ -44,7 +44,7 @@ def schema_at(document: SchemaDocument, pointer: str) -> dict[str, Any]:
 
 
 def _with_in_place(document: SchemaDocument, nodes: Iterable[Node]) -> Level:
-    """The nodes, with those that apply to the same value through them."""
+    """The nodes, and the subschemas that apply to the same value through them (``allOf``, ``$ref``, …)."""
     found: dict[str, bool] = {}
     waiting = list(nodes)
     while waiting and len(found) < MAX_NODES:

@@ -38,7 +38,7 @@ def find_places(  # noqa: PLR0913 - what was written, and what was asked for
     Args:
         compiled: The request, compiled over the bytes of the model's format (:meth:`Vocabulary.of_bytes`).
         vocabulary: The model's vocabulary.
-        token_ids: The turn as it was written.
+        token_ids: The turn's tokens.
         wanted: The number of tokens before a forbidden token -> that token.
         in_reasoning: True if the prompt began the reasoning.
         limits: Limits on the cost.
@@ -62,7 +62,7 @@ class _Explainer:
         self._automaton = Automaton(compiled)
         self._causes = Causes(compiled)
         self._subjects: dict[str, Subject] = {}
-        # The matcher of the latest recorder, after ``_fed`` of its symbols; None if it does not accept them.
+        # A matcher that has accepted the first ``_fed`` symbols of the latest recorder; None if it rejects them.
         self._recorder: Recorder | None = None
         self._matcher: ArgumentMatcher | None = None
         self._fed = 0
@@ -86,11 +86,11 @@ class _Explainer:
             return _located(state, recorder, *self._out_of_place(recorder, symbols[0]))
         try:
             return self._explained(state, recorder, symbols)
-        except (Exhausted, ConstrainedK2Error):  # the limits, or those of the engine
+        except (Exhausted, ConstrainedK2Error):  # a limit of explaining, or a limit of the engine
             return _located(state, recorder, None if recorder is None else recorder.position.path(symbols[0]), ())
 
     def _is_out_of_place(self, recorder: Recorder, symbol: int) -> bool:
-        """True if a symbol may not follow a text under any schema, as far as that is known without an engine."""
+        """True if no schema lets a symbol follow a text; False also if that is not known without an engine."""
         if not recorder.name:
             return False
         if 0 <= symbol < 256:
@@ -102,7 +102,7 @@ class _Explainer:
         return symbol not in markers.argument_markers and (symbol != markers.call_end or not recorder.position.is_done)
 
     def _out_of_place(self, recorder: Recorder, symbol: int) -> tuple[Path, tuple[str, ...]]:
-        """The path to the value that such a symbol belongs to, and the cause."""
+        """The path to the value of a symbol that no schema allows here, and the cause."""
         position = recorder.position
         path = position.path(symbol)
         path = path[:-1] if position.ends_scalar(symbol) else path
@@ -113,7 +113,7 @@ class _Explainer:
         return path, ("type" if is_value else keywords.BLANKS if blanks else keywords.SYNTAX,)
 
     def _is_json(self, recorder: Recorder, byte: int) -> bool | None:
-        """True if a byte may follow in some text, whatever the schema, False if in none, None if that is not known."""
+        """True if some schema lets a byte follow in some text, False if none does, None if that is not known."""
         position = recorder.position
         if recorder.name and not recorder.symbols and not position.is_xml and byte not in _BLANKS:
             return byte == ord("{")
@@ -140,7 +140,7 @@ class _Explainer:
         return _located(state, recorder, path, causes)
 
     def _count_legal(self, state: State, recorder: Recorder | None, symbols: tuple[int, ...]) -> int:
-        """The number of symbols up to the first one that is forbidden."""
+        """The number of legal symbols before the first forbidden one."""
         matcher = None if recorder is None else self._matcher_after(recorder)
         if matcher is not None:
             state = state._replace(arguments=matcher)
@@ -188,7 +188,7 @@ class _Explainer:
     def _in_text(
         self, state: State, recorder: Recorder, symbols: tuple[int, ...]
     ) -> tuple[Path | None, tuple[str, ...]]:
-        """The path to the value that the first symbol belongs to, and the causes that forbid it."""
+        """The path to the value that the first symbol belongs to, and the causes that forbid the symbol."""
         symbol, position = symbols[0], recorder.position
         path = position.path(symbol)
         is_text = 0 <= symbol < 256
@@ -211,7 +211,7 @@ class _Explainer:
         return path[:-1] if position.ends_scalar(symbol) else path, self._beyond_schema(recorder, symbol)
 
     def _may_follow(self, subject: Subject, recorder: Recorder, byte: int) -> bool:
-        """True if a byte may follow the recorded text, whatever the schema."""
+        """True if a byte may follow the recorded text under some schema."""
         known = self._is_json(recorder, byte)
         if known is not None:
             return known
@@ -226,7 +226,7 @@ class _Explainer:
         return symbol in self._compiled.turn_table.sets[Phase.ANSWER]
 
     def _subject(self, recorder: Recorder) -> Subject | None:
-        """The schema of a recorded text; None if it has none."""
+        """The schema of a recorded text; None if the text has no schema."""
         found, answer = self._subjects.get(recorder.name), self._compiled.spec.answer
         if found is None:
             if not recorder.name and (answer is None or answer.kind != "json"):

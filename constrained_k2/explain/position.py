@@ -1,4 +1,4 @@
-"""Follows arguments or an answer byte by byte: the path to the next byte, and the text of each value.
+"""Parses arguments or an answer byte by byte, to know the next byte's path and each value's text so far.
 
 {"a": [1, "x     path ("a", 1), in a string whose text is "x; its array's text is [1, "x
 """
@@ -34,9 +34,9 @@ _FOLLOWING = {
 
 
 class PathCursor:
-    """A cursor at the end of a text that is valid so far, fed in any pieces.
+    """The position at the end of a text that is valid so far. The text may be fed in any pieces.
 
-    The cursors take characters. Here each byte is one, so that their offsets count bytes.
+    It feeds the cursors of drafts one character for each byte, so that their offsets count bytes.
 
     Args:
         markers: The format of the arguments, if they are XTML blocks; None for JSON.
@@ -51,7 +51,7 @@ class PathCursor:
         self.is_xml = markers is not None
         self.cursor = JsonCursor({}) if markers is None else XtmlCursor({}, markers)
         self.json_text = bytearray()
-        self._outer = 0 if markers is None else 1  # blocks are the members of an object that no bracket opens or closes
+        self._outer = 0 if markers is None else 1  # XTML blocks are the members of an object without brackets
 
     def copy(self) -> Self:
         """An independent copy."""
@@ -107,7 +107,7 @@ class PathCursor:
         return self._is_json and self._walk.expect in _KEYS
 
     def key_with(self, raw: bytes) -> tuple[str, list[str]]:
-        """The key that is being written, if ``raw`` follows, up to its end; and the object's keys before it."""
+        """The current key as it ends if ``raw`` follows, and the object's earlier keys."""
         keys = [*map(_key, self._walk.frames[-1].keys)]
         if isinstance(self.cursor, XtmlCursor) and self._part is XtmlPart.TAG:
             begun = self.cursor.tag.partition('"')[2].encode("latin-1") + raw
@@ -152,7 +152,7 @@ class PathCursor:
         return tuple(map(_child, islice(frames, min(count, MAX_PARTS))))
 
     def text_of(self, level: int) -> bytes | None:
-        """The text so far of the value at the first ``level`` parts of the path; None if it is not JSON."""
+        """The text, so far, of the value at the path's first ``level`` parts; None if it is not JSON."""
         if not self._is_json or level < self._outer:
             return None
         walk = self._walk
@@ -162,7 +162,7 @@ class PathCursor:
 
 
 def _child(frame: OpenContainer) -> str | int:
-    """The key or index of the value that is being written in a container, or of the latest one."""
+    """The key or index of a container's current value, or of its latest value."""
     return _key(frame.keys[-1]) if frame.is_object and frame.keys else frame.commas
 
 
@@ -175,7 +175,7 @@ def _utf8(text: str) -> str:
 
 
 def _string_in(raw: bytes) -> str:
-    """The text of a JSON string, or of the beginning of one; without its escapes decoded if they are cut."""
+    """The text of a JSON string, or of its beginning; if an escape is cut off, escapes stay undecoded."""
     end = next((found.start() for found in re.finditer(rb'(?<!\\)(?:\\\\)*"', raw[1:])), None)
     inner = raw[1:] if end is None else raw[1:][: raw[1:].index(b'"', end)]
     try:

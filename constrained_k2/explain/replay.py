@@ -1,4 +1,4 @@
-"""Replays a turn without an engine, for the automaton's states and the paths in arguments and answer."""
+"""Replays a turn without a grammar engine, to get its states and the paths in arguments and answer."""
 
 from array import array
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ class Recorder:
         return len(self.symbols) > limit or self.position.depth > _MAX_DEPTH
 
     def is_complete(self) -> bool:
-        """True if an end marker now ends the whole text, rather than one XTML block of it."""
+        """True if an end marker would now end the whole text, rather than only an XTML block."""
         return not self.position.is_xml or self.position.is_done
 
     def copy(self) -> Self:
@@ -63,7 +63,7 @@ class Recorder:
 
 
 class Recording:
-    """A compiled request with recorders in place of matchers; ``spec`` and ``turn_table`` may be another request's."""
+    """A compiled request with recorders instead of matchers. Its ``spec`` and ``turn_table`` can be replaced."""
 
     def __init__(
         self, compiled: CompiledToolCalls, spec: ToolCallSpec | None = None, turn_table: TurnTable | None = None
@@ -79,7 +79,7 @@ class Recording:
         """Do nothing: recorders need no grammar."""
 
     def is_compiled(self, name: str) -> bool:  # noqa: ARG002 - as CallGrammar
-        """Return True, for the same reason."""
+        """Return True: recorders need no grammar."""
         return True
 
     def arguments(self, name: str) -> Any:
@@ -107,14 +107,14 @@ class Replay:
         self._start = self.automaton.initial(in_reasoning=in_reasoning)
 
     def symbols_of(self, token_id: int) -> tuple[int, ...]:
-        """A token as bytes, or as the marker's id among them."""
+        """The symbols of a token: its bytes, or the id of its marker in the byte vocabulary."""
         raw = self._vocabulary.ordinary_bytes(token_id)
         if raw:
             return tuple(raw)
         return (self._bytes.special_tokens.get(self._vocabulary.special_text(token_id) or "", NO_SYMBOL),)
 
     def states(self, token_ids: list[int]) -> Iterator[State]:
-        """The state before each token; they end early at a token that is not allowed.
+        """Yield the state before each token; stops early at a token that is not allowed.
 
         A recorder in a state grows as the iterator advances.
         """

@@ -1,4 +1,4 @@
-"""Tests what a schema allows after some of its keywords are removed, also for its subschemas alone."""
+"""Tests what a schema, or a subschema alone, allows after some of its keywords are removed."""
 
 import json
 from collections.abc import Iterable
@@ -76,7 +76,7 @@ class Subject:
             symbols: The text, as bytes and ids of markers.
             symbol: The symbol that follows.
             removed: Keywords that are removed.
-            part: Subschemas that replace the whole schema, and always apply; the text is JSON then.
+            part: Subschemas that replace the whole schema, and all apply. The text is JSON then.
             policy: The treatment of undeclared keys; by default as in the options.
         """
         self.budget.count_trial()
@@ -90,7 +90,7 @@ class Subject:
                 if not matcher.accept(each):
                     return None
             return matcher.is_complete() if symbol == END else matcher.accept(symbol)
-        except ConstrainedK2Error:  # a limit of the engine
+        except ConstrainedK2Error:  # the engine hit a limit
             return None
 
     def _matcher(self, removed: Removed, part: Level | None, policy: UndeclaredKeys) -> ArgumentMatcher | None:
@@ -106,7 +106,7 @@ class Subject:
         except ConstrainedK2Error:  # without some keywords a schema may be over a budget
             return None
         finally:
-            if not is_known:  # CPU time of another thread, at most the limit
+            if not is_known:  # compiling takes CPU time of another thread, at most the limit
                 seconds = self._compiler.compile_time(text, "llguidance", options)
                 self.budget.add_seconds(_COMPILE_SECONDS if seconds is None else seconds)
 
@@ -148,9 +148,9 @@ def _with_moved_references(value: Any) -> Any:
 
 
 def _without(root: Any, removed: Removed) -> Any:
-    """A schema without some keywords; only what is changed is copied."""
+    """A schema without some keywords; only the changed parts are copied."""
     root = copy(root)
-    for pointer, keyword in sorted(removed, key=lambda place: -len(place[0])):  # what lies within others comes first
+    for pointer, keyword in sorted(removed, key=lambda place: -len(place[0])):  # inner keywords before outer ones
         value = root
         for part in map(unescape, pointer.split("/")[1:]):
             child: str | int = int(part) if isinstance(value, list) else part

@@ -1,4 +1,4 @@
-"""Explains a written turn: the number of allowed tokens at each step, and the overridden tokens.
+"""Explains a finished turn: the number of allowed tokens at each step, and the overridden tokens.
 
 The masks are computed here, along the turn. An overridden token is the unmasked argmax that the mask forbade. It is
 known if a server gives the probabilities without the constraint: ``prompt_logprobs`` of the prompt and the turn, sent
@@ -60,7 +60,7 @@ class TurnExplainer:
         Args:
             spec: The request.
             token_ids: The turn.
-            likeliest: For each of its tokens what the model would have written; empty if that is not known.
+            likeliest: For each token of the turn, the likeliest tokens and their probabilities; empty if not known.
             in_reasoning: True if the prompt began the reasoning.
             limits: Limits on the cost.
 
@@ -125,22 +125,22 @@ class TurnExplainer:
 
 class _Mask(NamedTuple):
     row: npt.NDArray[np.int32]  # [words]
-    call: int  # the number of calls before it
-    intent: Intent | None  # what decides whether the call is made
+    call: int  # the number of calls before this token
+    intent: Intent | None  # the condition for making the call
     has_declined: bool
 
 
 class _Wanted(NamedTuple):
-    """The likeliest forbidden token of a step, its probability, and the probability of all forbidden ones together."""
+    """A step's likeliest forbidden token, its probability, and the total probability of all forbidden tokens."""
 
     token: int
-    is_overridden: bool  # it is the likeliest of all, or the turn contains it
+    is_overridden: bool  # True if it is the likeliest of all tokens, or the turn contains it
     probability: float = 0.0
     forbidden: float = 0.0
 
 
 def _masks(compiled: CompiledToolCalls, token_ids: Sequence[int], *, in_reasoning: bool) -> Iterator[_Mask]:
-    """Yield the mask at each token, up to the first token that it forbids or the turn's end."""
+    """Yield the mask at each token, until a mask forbids its token, or the turn ends."""
     matcher = compiled.matcher(in_reasoning=in_reasoning)
     bitmask = allocate_bitmask(rows=1, size=compiled.vocabulary.size)
     row: npt.NDArray[np.int32] = np.asarray(bitmask)[0]
@@ -167,7 +167,7 @@ def _probability(logarithm: float) -> float:
 
 
 def _forbidden(likeliest: Likeliest, row: npt.NDArray[np.int32]) -> _Wanted | None:
-    """Return the likeliest token that the mask forbids; None if it forbids none of the given ones."""
+    """Return the likeliest token that the mask forbids; None if it forbids none of the given tokens."""
     forbidden = {token: _probability(value) for token, value in likeliest.items() if not _allows(row, token)}
     if not forbidden:
         return None

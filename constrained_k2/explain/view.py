@@ -1,4 +1,4 @@
-"""The data of an explained turn for display: its tokens, the overridden ones, and their common causes."""
+"""The data of an explained turn for display: all tokens, the overridden tokens, and their causes."""
 
 import json
 from collections import Counter
@@ -107,9 +107,9 @@ class PlaceRow(msgspec.Struct, frozen=True):
     keywords: str
     overridden: int
     contested: int
-    change: str  # the most frequent one
-    probability: float | None  # the highest of the wanted tokens
-    forbidden: float | None  # the highest
+    change: str  # the most frequent change
+    probability: float | None  # the highest probability of a wanted token
+    forbidden: float | None  # the highest total probability of forbidden tokens
 
 
 def by_place(view: TurnView) -> list[PlaceRow]:
@@ -145,7 +145,7 @@ def percent(probability: float | None) -> str:
 
 
 def visible(text: str, line_feed: str = "↵\n") -> str:
-    """A text with everything escaped that would steer a terminal or reorder a page's text; line feeds stay lines."""
+    """A text in which characters that steer a terminal or reorder text are escaped; line feeds stay line breaks."""
     return "".join(
         character if character.isprintable() else line_feed if character == "\n" else repr(character)[1:-1]
         for character in text

@@ -22,21 +22,21 @@ class WireFormat:
     A call header is ``header_begin``, the function's name, ``header_index``, the call's index and ``header_end``.
     """
 
-    name: str  # the family, for messages
-    marker_texts: Mapping[str, str] = field(repr=False, compare=False)  # field -> the text of that one id
+    name: str  # the model family, for messages
+    marker_texts: Mapping[str, str] = field(repr=False, compare=False)  # name of an id field below -> marker text
     optional_markers: frozenset[str] = field(repr=False, compare=False)  # a vocabulary may lack these
     special_texts: frozenset[str] = field(repr=False, compare=False)  # every special token that has a name
-    special_pattern: re.Pattern[str] = field(repr=False, compare=False)  # no name contains it; one for all formats
+    special_pattern: re.Pattern[str] = field(repr=False, compare=False)  # no name may contain it, in any format
     exits: Mapping[Phase, tuple[Exit, ...]] = field(repr=False, compare=False)  # the transitions from each phase
     reasoning_opening: tuple[str | bytes, ...] = field(repr=False, compare=False)  # ends prompts that begin reasoning
     text_opening: tuple[str | bytes, ...] = field(default=(), repr=False, compare=False)  # ends prompts that begin text
-    call_id_prefix: str = field(repr=False, compare=False)  # of ids in the API: the name and ``:INDEX`` follow it
+    call_id_prefix: str = field(repr=False, compare=False)  # begins call ids in the API; name and ``:INDEX`` follow
     header_begin: str = field(repr=False, compare=False)
     header_index: str = field(repr=False, compare=False)  # between name and index; the last one counts
     header_end: str = field(default="", repr=False, compare=False)
     header_pieces: re.Pattern[str] = field(default=re.compile(r"(?s:.+)"), repr=False, compare=False)  # encoded alone
-    escape_name: Callable[[str], str] = field(default=str, repr=False, compare=False)  # as the header holds it
-    first_index: int = 0  # of the first call of a dialog
+    escape_name: Callable[[str], str] = field(default=str, repr=False, compare=False)  # name -> its header spelling
+    first_index: int = 0  # index of a dialog's first call
     counts_dialog: bool = True  # calls are numbered through the dialog; else anew in every turn
     argument_encoding: Literal["json", "xtml"] = "json"  # one JSON object, or a block for each of its members
     argument_fields: tuple[str, ...] = field(default=(), repr=False, compare=False)  # markers within the arguments
@@ -62,12 +62,12 @@ class WireFormat:
 
     @property
     def engine_stop(self) -> int:
-        """The token by which an engine says that the arguments may end: one that they cannot contain."""
+        """The stop token given to an engine: masks allow it if the arguments may end. Arguments never contain it."""
         return self.text_end if "call_end" in self.argument_fields else self.call_end
 
     @property
     def has_long_joints(self) -> bool:
-        """True if a transition has several tokens: within it few tokens may follow, even if text is free."""
+        """True if some transition has several tokens: inside it masks are needed even if the text is free."""
         return any(len(each.joint) > 1 for exits in self.exits.values() for each in exits)
 
     @property
@@ -76,7 +76,7 @@ class WireFormat:
         return self.header_begin == self.call_id_prefix
 
     def located_in(self, special_tokens: Mapping[str, int]) -> Self:
-        """This format with its markers' ids in a vocabulary, given by the text -> id of its special tokens.
+        """This format with its markers' ids in a vocabulary; ``special_tokens``: text -> id.
 
         Raises:
             FormatMismatch: A marker is not a single special token there.
@@ -88,7 +88,7 @@ class WireFormat:
         return replace(self, **ids)  # type: ignore[arg-type] # ids of markers only
 
     def missing_in(self, special_tokens: Mapping[str, int]) -> tuple[str, ...]:
-        """The texts of the required markers that a vocabulary lacks as single special tokens."""
+        """The texts of required markers that are not single special tokens of a vocabulary."""
         required = (text for name, text in self.marker_texts.items() if name not in self.optional_markers)
         return tuple(dict.fromkeys(text for text in required if text not in special_tokens))
 
@@ -98,11 +98,11 @@ class WireFormat:
         return None if ABSENT in pieces else pieces
 
     def call_index(self, calls_before: int, call: int) -> int:
-        """The index of a turn's ``call``-th call (from 0), after so many calls in the dialog's history."""
+        """The index of a turn's ``call``-th call (from 0), after ``calls_before`` calls in the dialog's history."""
         return self.first_index + call + (calls_before if self.counts_dialog else 0)
 
     def header_stem(self, name: str) -> str:
-        """The call header of this function up to the index.
+        """A function's call header up to the index, such as ``functions.NAME:``.
 
         Raises:
             InvalidRequest: The function cannot be called in this format.
@@ -136,7 +136,7 @@ class WireFormat:
         return name, int(index)
 
     def name_problem(self, name: str) -> str:
-        """Why a function of this name cannot be called in this format; empty if it can."""
+        """The reason why a function of this name cannot be called in this format; empty if it can be called."""
         if not name:
             return "is empty"
         if special := self.special_pattern.search(name):

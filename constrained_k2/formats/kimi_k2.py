@@ -80,7 +80,7 @@ OPEN_TURN = r"<\|im_assistant\|>[^<]*<\|im_middle\|>(?:<think>(?:</think>)?)?"
 
 
 def reserved_text(token_id: int | str) -> str:
-    """The text of a special token without a name."""
+    """The text of a special token that the tokenizer does not name."""
     return f"<|reserved_token_{token_id}|>"
 
 

@@ -23,7 +23,7 @@ class Phase(IntEnum):
 
 
 class Need(IntFlag):
-    """The conditions under which a request allows a transition."""
+    """The conditions on a request for a transition to be allowed."""
 
     NOTHING = 0
     REASONING = 1  # the model may reason
@@ -40,8 +40,8 @@ class Exit:
     """A transition from a phase: its marker sequence (``joint``), and the phase after it.
 
     The sequence consists of markers, by their fields of :class:`constrained_k2.formats.base.WireFormat` (``str``), and
-    of literal text in ordinary tokens (``bytes``). It begins with a marker. No sequence of a phase is a prefix of
-    another one. A sequence with a marker that the vocabulary lacks cannot be written.
+    of literal text in ordinary tokens (``bytes``). It begins with a marker. In one phase, no sequence is a prefix of
+    another. A sequence with a marker that the vocabulary lacks cannot be written.
     """
 
     joint: tuple[str | bytes, ...]

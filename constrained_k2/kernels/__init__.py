@@ -45,18 +45,18 @@ def apply_token_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: Seque
 def apply_masks(
     logits: torch.Tensor, masks: torch.Tensor, plan: torch.Tensor, ids: torch.Tensor, workspace: Workspace | None = None
 ) -> None:
-    """Mask rows of the logits in place, restore rows without a finite logit, and examine some, in one launch.
+    """Mask rows of the logits in place, restore rows without a finite logit, and measure some rows, in one launch.
 
-    Rows that are not in the plan are neither read nor written. In rows that are neither guarded nor examined only the
-    forbidden logits are written. On a GPU nothing is allocated and nothing waits. A plan of fixed length whose entries
-    may be unused can be captured in a CUDA graph.
+    Rows that are not in the plan are neither read nor written. In rows that are neither guarded (restored if empty) nor
+    examined (measured), only the forbidden logits are written. On a GPU nothing is allocated and nothing waits. A plan
+    of fixed length, whose entries may be unused, can be captured in a CUDA graph.
 
     Args:
         logits: Floating point ``[batch, width]``; in Triton their columns must be contiguous.
         masks: int32 ``[n, words]``, bit 1 = allowed, lowest bit first; columns without a bit are forbidden.
         plan: int32 ``[entries, PLAN_COLUMNS]``, contiguous: see :class:`Column`. Not checked.
         ids: int32 ``[n]``: the tokens that entries list.
-        workspace: Memory for rows that are guarded or examined; without it no row is.
+        workspace: Memory for guarded and examined rows; without it no row is guarded or examined.
 
     All are on the device of the logits.
     """

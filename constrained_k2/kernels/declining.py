@@ -1,8 +1,8 @@
-"""Declines a call if the unmasked logits make the declared names improbable, on the logits' device.
+"""Declines a call, on the logits' device, if the declared names are improbable before masking.
 
 The mask of a function's name allows only declared names, so a model that wants another function would call a declared
-one. Before the mask, the logits give the probability of all tokens consistent with a declared name. If it is below the
-threshold, only the token that closes the section keeps a finite logit after the mask. The host does not wait for it.
+function. Before the mask, the logits give the probability of all tokens consistent with a declared name. If it is below
+the threshold, only the token that closes the section keeps a finite logit after the mask. The host does not wait.
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ _NEVER = float("-inf")
 
 
 class NamedRows:
-    """The rows of a step that write function names.
+    """The rows of a step in which the model writes function names.
 
     Args:
-        meant: The tokens of each row that are consistent with a declared name, int32 ``[n]`` each, distinct.
-        closing: The token of each row that closes the section; None if the call cannot be declined.
-        rows: The row of the logits for each, -1 for none; a tensor is int64, on the device.
+        meant: For each row, the tokens consistent with a declared name, int32 ``[n]``, distinct.
+        closing: For each row, the token that closes the section; None if the call cannot be declined.
+        rows: For each row, its row in the logits, or -1; a tensor is int64, on the device.
         device: The device of the logits.
 
     Attributes:
-        plan: int32 ``[rows, 3]``: where each row's part of ``ids`` starts, its length, the closing token or -1.
+        plan: int32 ``[rows, 3]``: the start and length of each row's part of ``ids``, and the closing token or -1.
         ids: int32 ``[n]``: the tokens that are consistent with a declared name, row after row.
         rows: int64 ``[rows]``.
         chances: float32 ``[rows]``, once measured: the probability of each row's ``ids`` together.

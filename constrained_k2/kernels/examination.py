@@ -1,4 +1,4 @@
-"""Measures in torch how a mask changed rows of logits: overridden token, forbidden probability."""
+"""Measures in torch what a mask forbade in rows of logits: the likeliest token, the total probability."""
 
 import torch
 
@@ -9,9 +9,9 @@ def before_mask(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def after_mask(likeliest: torch.Tensor, probabilities: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-    """float32 ``[n, 5]``, as :attr:`constrained_k2.kernels.Workspace.results`; float32 holds every token id exactly.
+    """The columns of :attr:`constrained_k2.kernels.Workspace.results`, float32 ``[n, 5]``; token ids are exact.
 
-    A token that was forbidden before the mask has no probability, and does not count as allowed.
+    A token that was forbidden before the mask (a logit of -inf) has no probability, and does not count as allowed.
     """
     is_forbidden = logits == -float("inf")
     is_overridden = is_forbidden.gather(1, likeliest)

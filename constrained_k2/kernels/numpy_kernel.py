@@ -35,7 +35,7 @@ def mask_rows(logits: torch.Tensor, rows: Sequence[int], masks: Sequence[Mask]) 
     Args:
         logits: ``[batch, width]``, any strides.
         rows: Rows of the logits, each at most once.
-        masks: The mask of each, int32 ``[words]``; columns without a bit are forbidden.
+        masks: The mask of each row, int32 ``[words]``; columns without a bit are forbidden.
     """
     if not rows:
         return

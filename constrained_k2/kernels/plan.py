@@ -1,4 +1,4 @@
-"""The plan of a kernel launch: the mask of each row of logits, and scratch memory for examined rows."""
+"""The inputs of a mask kernel: the mask of each row of logits, and scratch memory for measured rows."""
 
 from enum import IntEnum
 
@@ -12,7 +12,7 @@ BLOCK = 4096
 
 
 class Column(IntEnum):
-    """The columns of a plan, int32 ``[entries, 6]``. An entry of a row outside the logits is undefined behaviour."""
+    """The columns of a plan, int32 ``[entries, 6]``. An entry for a row outside the logits is undefined behaviour."""
 
     ROW = 0
     """The row of the logits, in at most one entry; -1: the entry is not used, and its other columns are not read."""
@@ -32,7 +32,7 @@ PLAN_COLUMNS = len(Column)
 
 
 class Workspace:
-    """Preallocated memory of launches on one stream.
+    """Preallocated memory for launches on one stream.
 
     Args:
         entries: The most entries of a plan.

@@ -11,7 +11,7 @@ _NEVER = float("-inf")
 def apply_masks(
     logits: torch.Tensor, masks: torch.Tensor, plan: torch.Tensor, ids: torch.Tensor, workspace: Workspace | None = None
 ) -> None:
-    """As :func:`constrained_k2.kernels.apply_masks`; waits for the device, and allocates."""
+    """As :func:`constrained_k2.kernels.apply_masks`, but waits for the device, and allocates memory."""
     width = logits.shape[1]
     for target, source, count, guarded, keep, result in plan.tolist():
         if target < 0:
@@ -44,7 +44,7 @@ def _mask(row: torch.Tensor, mask: torch.Tensor) -> None:
 
 
 def _listed(ids: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
-    """The mask that allows these tokens alone, int32 ``[words]``."""
+    """The mask that allows only these tokens, int32 ``[words]``."""
     bits = torch.zeros(32 * masks.shape[1], dtype=torch.int64, device=masks.device)
     bits[ids[ids < len(bits)].long()] = 1
     packed = (bits.view(-1, 32) << torch.arange(32, device=masks.device)).sum(dim=1)

@@ -1,4 +1,4 @@
-"""Triton kernels that measure and decline calls: always three launches in a step that writes names."""
+"""Triton kernels that decline calls of improbable names: three launches in a step that writes names."""
 # ruff: noqa: ANN001, ANN202, N803, PLR0913, PLR0917 - Triton kernels are untyped, and constants in capitals
 
 import torch
@@ -55,7 +55,7 @@ def _rows_kernel(  # type: ignore[no-untyped-def]
 def _decline_kernel(  # type: ignore[no-untyped-def]
     logits, stride, rows, plan, chances, threshold, width, BLOCK: tl.constexpr
 ):
-    """Program (i, j) closes the j-th block of the i-th row, if that row is declined."""
+    """Program (i, j) forbids all but the closing token in the j-th block of the i-th row, if the row is declined."""
     number = tl.program_id(0)
     row = tl.load(rows + number)
     if row < 0:
@@ -70,7 +70,7 @@ def _decline_kernel(  # type: ignore[no-untyped-def]
 def measure(
     logits: torch.Tensor, rows: torch.Tensor, plan: torch.Tensor, ids: torch.Tensor, chances: torch.Tensor
 ) -> None:
-    """As :meth:`constrained_k2.kernels.declining.NamedRows.measure`, of contiguous columns."""
+    """As :meth:`constrained_k2.kernels.declining.NamedRows.measure`; the logits' columns must be contiguous."""
     width, count = logits.shape[1], len(rows)
     blocks = triton.cdiv(width, _BLOCK)
     partials = torch.empty((count, blocks, 2), dtype=torch.float32, device=logits.device)
@@ -84,7 +84,7 @@ def measure(
 def decline(
     logits: torch.Tensor, rows: torch.Tensor, plan: torch.Tensor, chances: torch.Tensor, threshold: float
 ) -> None:
-    """As :meth:`constrained_k2.kernels.declining.NamedRows.decline`, of contiguous columns."""
+    """As :meth:`constrained_k2.kernels.declining.NamedRows.decline`; the logits' columns must be contiguous."""
     width = logits.shape[1]
     _decline_kernel[len(rows), triton.cdiv(width, _BLOCK)](
         logits, logits.stride(0), rows, plan, chances, threshold, width, BLOCK=_BLOCK

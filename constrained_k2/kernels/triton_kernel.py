@@ -32,7 +32,7 @@ def _bits(packed, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _examine_block(partial, values, allowed, column, inside):  # type: ignore[no-untyped-def]
-    """Write a block's largest logit, its column and sum, the same of forbidden logits, and the allowed count."""
+    """Write a block's largest logit, column and sum, the same for forbidden logits, and the number of allowed ones."""
     far = 1 << 30
     forbidden = (allowed == 0) & inside
     best = tl.max(values, axis=0)
@@ -111,7 +111,7 @@ def _apply_masks_kernel(  # type: ignore[no-untyped-def]
             partial = partials + result * partials_stride
             if result >= 0:
                 _examine_block(partial + 7 * tl.program_id(1), values, allowed, column, inside)
-            tl.debug_barrier()  # the counter is released by one thread, what it counts is written by all
+            tl.debug_barrier()  # one thread releases the counter, but all threads write the data that it counts
             counted = 1 + (is_alive << 16)
             counted += tl.atomic_add(counters + tl.program_id(0), counted)
             if (counted & 0xFFFF) == blocks:

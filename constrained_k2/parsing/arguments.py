@@ -1,7 +1,7 @@
 """Streams the arguments of a call, and recovers a JSON object from arguments that are not JSON.
 
-Invalid arguments are changed at the end of a complete call or not at all: the text from the first character that a
-recovery could change is buffered until then. For valid JSON only a comma is buffered, until the next character.
+Invalid arguments are changed only at the end of a complete call. Until then, the text is buffered from the first
+character that a recovery could change. For valid JSON only a comma is buffered, until the next character.
 
 {'a': 1,}     becomes {"a": 1} at the call's end, with the recoveries single_quotes and trailing_comma
 """
@@ -16,7 +16,7 @@ _LITERALS = {"True": "true", "False": "false", "None": "null"}
 _PLAIN = re.compile(r"[^\"\\\x00-\x1f]+")
 _BLANK_RUN = re.compile(f"[{_BLANKS}]+")
 _CONTROL = re.compile(r"[\x00-\x1f]")
-# The groups have the names of the recoveries that may change them.
+# A group is named after the recovery that may change its match.
 _TOKEN = re.compile(
     r"""(?P<control_characters>"(?:[^"\\]++|\\.)*+")|(?P<single_quotes>'[^'"\\\x00-\x1f]*+')"""
     r"""|(?P<python_literals>\w+)|(?P<blanks>[ \t\n\r]+)|.""",
@@ -25,13 +25,13 @@ _TOKEN = re.compile(
 
 
 class ArgumentsText:
-    """The arguments of one call, emitted as far as no recovery can change them."""
+    """The arguments of one call. Emits the part of the text that no recovery can change any more."""
 
     def __init__(self) -> None:
         self.in_string = False  # the next character is inside a JSON string
         self._parts: list[str] = []
-        self._length = 0  # of all parts, in characters
-        self._tail: list[str] = []  # buffered after a comma; joined only when some of it can be emitted
+        self._length = 0  # characters of all parts
+        self._tail: list[str] = []  # text buffered after a comma; joined only when some of it can be emitted
         self._emitted = 0
         self._hold: int | None = None  # position of a comma that may be a trailing one, or of the first invalid text
         self._invalid = False  # only a recovery can make this JSON
@@ -67,7 +67,7 @@ class ArgumentsText:
 
     @property
     def is_object(self) -> bool:
-        """True if the text so far is a JSON object, which only blanks may follow."""
+        """True if the text so far is a whole JSON object, so that only blanks may follow."""
         return not (self._invalid or self._depth or self.in_string) and _is_json(self.written, kind=dict)
 
     @property
@@ -121,7 +121,7 @@ class ArgumentsText:
 
 
 def recover(written: str) -> tuple[str, tuple[str, ...]]:
-    """Return a JSON object recovered from complete arguments, and the recoveries in the order of their first use.
+    """Return the JSON object recovered from complete arguments, and the recoveries used, in order of first use.
 
     Arguments that are valid JSON, or for which no safe recovery is known, are returned unchanged.
     """
@@ -135,7 +135,7 @@ def recover(written: str) -> tuple[str, tuple[str, ...]]:
 def rewrite(written: str) -> tuple[str, tuple[str, ...]] | None:
     """Return the arguments rewritten token by token, and the recoveries used; None if no recovery is safe."""
     out: list[str] = []
-    closers: list[str] = []  # of the open objects and arrays
+    closers: list[str] = []  # closing brackets of the open objects and arrays
     used: dict[str, None] = {}  # an ordered set
     last = -1  # index in out of the last part that is not blank
 

@@ -1,4 +1,4 @@
-"""Reads call headers at the tolerant level: markers, also spelled in ordinary tokens, and call ids."""
+"""Parses call headers tolerantly: call ids, and markers even if they are spelled in ordinary tokens."""
 
 import re
 from collections.abc import Mapping
@@ -8,8 +8,8 @@ from constrained_k2.errors import InvalidRequest
 from constrained_k2.formats.kimi_k2 import CALL_MARKERS, KIMI_K2, MARKER_TEXTS, MISSPELLED_MARKERS
 
 MAX_BLANKS = 4096  # characters buffered between calls; further ones are content
-_MAX_ID = 4096  # characters buffered after a call's marker that is a token
-_MAX_SPELLED_ID = 300  # characters after a spelled-out marker, which prose may quote
+_MAX_ID = 4096  # max characters buffered after a call marker that is a special token
+_MAX_SPELLED_ID = 300  # max characters buffered after a spelled-out call marker, which prose may quote
 _BARE_NAME = re.compile(r"[\w.-]+")
 
 _SPELLINGS: Mapping[str, str] = {MARKER_TEXTS[name]: name for name in CALL_MARKERS} | MISSPELLED_MARKERS
@@ -30,7 +30,7 @@ class Marker:
 
 
 class TextMarkers:
-    """Splits text at spelled-out markers; buffers the end of the text while it may become one."""
+    """Splits text at spelled-out markers. Buffers the end of the text while it may become a marker."""
 
     def __init__(self) -> None:
         self._buffer = ""
@@ -45,7 +45,7 @@ class TextMarkers:
                 parts.append(text[start : found.start()])
             parts.append(Marker(_SPELLINGS[found[0]], found[0], spelled=True))
             start = found.end()
-        # No marker has a second '<', so only the text after the last one can be a beginning.
+        # A marker contains one '<', so only the text from the last '<' on can be the beginning of a marker.
         opening = text.rfind("<", max(start, len(text) - _LONGEST))
         if opening < 0 or text[opening:] not in _BEGINNINGS:
             opening = len(text)
@@ -68,10 +68,10 @@ class CallPrefix:
     before: str = ""  # buffered markers and blanks in front of the id
     header: str = ""  # the text between the call's marker and the arguments' marker
     spelled: bool = False  # the call's marker was written as ordinary tokens
-    recoveries: dict[str, None] = field(default_factory=dict)  # used so far; an ordered set
+    recoveries: dict[str, None] = field(default_factory=dict)  # recoveries used so far, as an ordered set
 
     def open_section(self, marker: Marker) -> None:
-        """Begin with a section's marker; only a spelled-out one is buffered."""
+        """Begin with a section's marker; it is buffered only if it is spelled out."""
         self.recoveries = {}
         if marker.spelled:
             self.before = marker.text
@@ -93,7 +93,7 @@ class CallPrefix:
         return len(self.header) > limit or (self.spelled and "\n" in self.header.strip())
 
     def read(self, marker: Marker) -> tuple[str, int] | None:
-        """Return the name and index of the call whose arguments begin at a marker; None if it is not a call."""
+        """Return the name and index of the call whose arguments begin at this marker; None if there is no call."""
         written = self.header.strip()
         name_and_index = self._read_id(written)
         spelled = marker.spelled or "spelled_markers" in self.recoveries

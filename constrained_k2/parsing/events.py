@@ -1,4 +1,4 @@
-"""The events of the streaming parser. Every event is final: no later one revokes it."""
+"""The events of the streaming parser. Every event is final: no later event revokes it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class TextEvent:
 class CallEvent:
     """An event of one call."""
 
-    position: int  # which call of the turn, from 0
+    position: int  # the call's number in the turn, from 0
 
 
 class ContentDelta(TextEvent):
@@ -58,9 +58,9 @@ class HeaderCut(TextEvent):
 
 
 class CallDeclined(TextEvent):
-    """A call was declined: the section was closed inside it; ``text`` is the part of its header that was written.
+    """A call was declined: the model closed the section inside the call; ``text``: the written part of its header.
 
-    If its arguments were started, :class:`CallCut` precedes: the call repeats an earlier one.
+    If its arguments were started, a :class:`CallCut` comes before, and the call repeats an earlier one.
     """
 
 
@@ -99,7 +99,7 @@ class ArgumentsDelta(CallEvent):
 
 @dataclass(frozen=True, slots=True)
 class ArgumentsRecovered(CallEvent):
-    """The arguments of a call that is about to finish were changed; ``written`` is all that the model wrote."""
+    """Recoveries changed the arguments of a call that is about to finish; ``written``: the model's own text."""
 
     written: str
 
@@ -109,7 +109,7 @@ class CallFinished(CallEvent):
 
 
 class CallCut(CallEvent):
-    """A started call was cut off before its end marker, or a value has the wrong type: it must not be executed."""
+    """A started call was cut off before its end marker, or a value has the wrong type. Do not execute the call."""
 
 
 Event = TextEvent | CallEvent

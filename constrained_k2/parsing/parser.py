@@ -1,4 +1,4 @@
-"""The streaming parser: token ids in, events out; and a whole completion, collected from its events."""
+"""The streaming parser: takes token ids and returns events. Also parses whole completions."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -24,9 +24,9 @@ PARSING_LEVELS: tuple[ParsingLevel, ...] = get_args(ParsingLevel)
 class ToolCallParser:
     """Parses one completion by token id.
 
-    Chunks of ids may end anywhere. At the strict level only a special token is a marker: one written as ordinary tokens
-    is text, and text in a section outside calls is reported as :class:`MalformedDelta`. At the tolerant level text that
-    is not a call stays content or reasoning. At both levels special tokens in text outside calls stay as text.
+    Chunks of ids may end anywhere. At the strict level only a special token is a marker: a marker spelled in ordinary
+    tokens is text, and text in a section outside calls is reported as :class:`MalformedDelta`. At the tolerant level,
+    text that is not a call stays content or reasoning. At both levels, special tokens in text outside calls stay text.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class ToolCallParser:
         *,
         in_reasoning: bool = False,  # the prompt opened the reasoning
         level: ParsingLevel = "strict",
-        tools: Iterable[Tool] | None = None,  # if known, calls of others are reported
+        tools: Iterable[Tool] | None = None,  # if known, calls of other functions are reported
         calls: bool = True,  # if False, calls that the model writes are dropped
     ) -> None:
         if level not in PARSING_LEVELS:
@@ -65,8 +65,8 @@ class ToolCallParser:
     def finish(self, *, stopped: bool = False) -> list[ev.Event]:
         """End the completion: buffered text is emitted, and a call that is still open is reported as cut off.
 
-        ``stopped``: the model ended its turn (``finish_reason`` is not ``length``), though its stop was not among the
-        tokens. At the tolerant level, an open call with complete arguments is whole then.
+        ``stopped``: the model ended its turn (``finish_reason`` is not ``length``), although its stop token is not
+        among the tokens. Then, at the tolerant level, an open call with complete arguments counts as complete.
         """
         self._reader.finish(stopped=stopped)
         return self._take_events()
@@ -88,26 +88,26 @@ def _reader_of(vocabulary: Vocabulary, *, is_strict: bool) -> type[Reader]:
 class CutCall:
     """A call that was not completed. It must not be executed."""
 
-    header: str  # functions.NAME:INDEX, or the prefix of the header as it was written
-    arguments: str = ""  # as far as they were written
+    header: str  # functions.NAME:INDEX, or the written prefix of the header
+    arguments: str = ""  # the written part
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A parsed turn. ``malformed`` is text of sections outside well-formed calls; the tolerant level has none."""
+    """A parsed turn. ``malformed``: text in sections outside well-formed calls; empty at the tolerant level."""
 
     content: str = ""
     reasoning: str = ""
-    tool_calls: tuple[ToolCall, ...] = ()  # the complete ones
+    tool_calls: tuple[ToolCall, ...] = ()  # only complete calls
     cut_calls: tuple[CutCall, ...] = ()
     malformed: tuple[str, ...] = ()
-    declined: tuple[str, ...] = ()  # headers of calls that were not made, as far as they were written
+    declined: tuple[str, ...] = ()  # the written parts of declined calls' headers
 
     @classmethod
     def from_events(cls, events: Iterable[ev.Event]) -> "Completion":
         """Collect the events of one completion."""
         events = list(events)
-        calls: list[ToolCall] = []  # by position; their arguments are in the next list until they end
+        calls: list[ToolCall] = []  # by position; until a call ends, its arguments are in the next list
         arguments: list[list[str]] = []
         finished: list[int] = []  # positions, in the order in which the calls ended
         cut: list[CutCall] = []
@@ -157,7 +157,7 @@ def parse_completion(  # noqa: PLR0913 - the parser's options, and how the compl
     tools: Iterable[Tool] | None = None,
     stopped: bool = False,
 ) -> Completion:
-    """Parse a whole completion, with or without its stop; the options are :class:`constrained_k2.ToolCallParser`'s.
+    """Parse a whole completion, with or without its stop token; options as of :class:`constrained_k2.ToolCallParser`.
 
     ``stopped`` is documented at :meth:`constrained_k2.ToolCallParser.finish`.
 

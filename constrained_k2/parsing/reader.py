@@ -1,4 +1,4 @@
-"""Base class of both parser levels, and the strict level, which accepts exactly Kimi K2's format."""
+"""The strict parser, which accepts exactly Kimi K2's format, and the base class of all parsers."""
 
 import codecs
 from abc import ABC, abstractmethod
@@ -17,16 +17,16 @@ class Reader(ABC):
     """The state machine of one level of :class:`constrained_k2.ToolCallParser`."""
 
     vocabulary: Vocabulary
-    events: list[ev.Event]  # appended to; the caller may empty it at any time
+    events: list[ev.Event]  # grows; the caller may empty it at any time
     declared: frozenset[str] | None  # None if the tools are unknown
     in_reasoning: bool  # the text is reasoning: at first, if the prompt ended in <think>
     calls: bool  # if False, calls are dropped
 
     def __post_init__(self) -> None:
         self._markers = self.vocabulary.format
-        self._position = -1  # of the latest call
-        self._called = ""  # its function
-        self._used: set[str] = set()  # recoveries recorded on it
+        self._position = -1  # the latest call's number in the turn
+        self._called = ""  # the latest call's function
+        self._used: set[str] = set()  # the recoveries recorded for the latest call
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     @abstractmethod
@@ -35,7 +35,7 @@ class Reader(ABC):
 
     @abstractmethod
     def finish(self, *, stopped: bool) -> None:
-        """End the completion: emit what is buffered; a call that is still open is reported as cut off.
+        """End the completion: emit buffered text, and report a call that is still open as cut off.
 
         ``stopped``: the model ended its turn, although its stop token is not among the tokens.
         """
@@ -56,7 +56,7 @@ class Reader(ABC):
             self.events.append(ev.UndeclaredCall(self._position))
 
     def _emit_repeated(self) -> None:
-        """Report the latest call, which the section's end cut off, as declined."""
+        """Report the latest call as declined: the section's end cut it off."""
         markers = self._markers
         self.events.append(ev.CallDeclined(f"{markers.header_begin}{markers.escape_name(self._called)}"))
 
@@ -65,7 +65,7 @@ class Reader(ABC):
             self.events.append(ev.ArgumentsDelta(self._position, text))
 
     def _record(self, *recoveries: str) -> None:
-        """Report each recovery once on the latest call."""
+        """Report recoveries of the latest call, each only once."""
         for recovery in recoveries:
             if recovery not in self._used:
                 self._used.add(recovery)
@@ -91,7 +91,7 @@ class StrictReader(Reader):
         super().__post_init__()
         self._state = _State.REASONING if self.in_reasoning else _State.TEXT
         self._header = bytearray()
-        self._reason = ""  # why the text in a section is malformed
+        self._reason = ""  # the reason why text in a section is malformed
         self._steps = {
             _State.TEXT: self._in_prose,
             _State.REASONING: self._in_prose,
@@ -178,7 +178,7 @@ class StrictReader(Reader):
     def _reject_header(self, reason: str) -> None:
         """Turn the header written so far into malformed text."""
         self._state, self._reason = _State.MALFORMED, reason
-        # By the decoder, since the header may end inside a character that later tokens complete.
+        # Decoded incrementally, since the header may end inside a character that later tokens complete.
         self._emit(f"{self.vocabulary.special_text(self._markers.call_begin)}{self._decoder.decode(self._header)}")
 
     def _go_to(self, state: _State) -> None:

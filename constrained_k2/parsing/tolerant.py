@@ -1,4 +1,4 @@
-"""The tolerant parser level, which recovers calls of Kimi K2 that deviate from the format."""
+"""The tolerant parser, which recovers Kimi K2's calls that deviate from the wire format."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
@@ -13,7 +13,7 @@ from constrained_k2.parsing.uncalled import UncalledFilter
 _CALL_ENDS = frozenset({"call_begin", "section_begin", "section_end"})
 """Markers that no call contains: if complete arguments precede one, only the call's end marker is missing."""
 
-_MAX_CUT_STRINGS = 16  # per turn: after each one, the tokens that follow it are read a second time
+_MAX_CUT_STRINGS = 16  # max per turn, since the tokens after a cut string are read a second time
 
 
 class _State(IntEnum):
@@ -25,7 +25,7 @@ class _State(IntEnum):
 
 @dataclass(slots=True)
 class _OpenString:
-    """The tokens of a string of the arguments, from the first special token inside it."""
+    """The tokens of a string in the arguments, from the first special token inside the string on."""
 
     token_ids: list[int] = field(default_factory=list)
     rest: str = ""  # the text before that token that was not emitted yet
@@ -36,7 +36,7 @@ class TolerantReader(Reader):
     """The tolerant level of :class:`constrained_k2.ToolCallParser`.
 
     A call counts once its arguments begin: until then its markers and its id are buffered; without arguments they are
-    content. A section marker that is a token is always structure; a spelled-out one only if a call follows it. Text
+    content. A section marker that is a token is always structure; a spelled-out marker, only if a call follows it. Text
     between a section's markers, outside calls, is dropped.
 
     A special token in an open string of the arguments is text if the call turns out complete that way. Until this is
@@ -53,11 +53,11 @@ class TolerantReader(Reader):
         self._in_section = False  # a section's marker was read
         self._trusted = False  # that marker was a token, or a call has followed it
         self._has_call = False  # this section has a call
-        self._has_text = False  # text was read since this section's last marker, so blanks are part of the text
+        self._has_text = False  # text was read since the section's latest marker, so blanks are part of the text
         self._has_noise = False  # the text buffered between calls is not all blank
         self._string = _OpenString()  # the open string with a special token in it; empty if there is none
         self._cut_strings = 0
-        self._prefix = CallPrefix(self.declared)  # of the next call; content if there is none
+        self._prefix = CallPrefix(self.declared)  # prefix of the next call; becomes content if no call follows
         self._arguments = ArgumentsText()
         self._uncalled = None if self.calls else UncalledFilter(self._markers)
         self._call_markers = frozenset(getattr(self._markers, name) for name in CALL_MARKERS)
@@ -266,7 +266,7 @@ class TolerantReader(Reader):
             self._state = _State.PROSE
 
     def _reject(self, marker_text: str = "") -> None:
-        """Emit the buffered opening as text: it does not open a call."""
+        """Emit the buffered opening as text, since it does not open a call."""
         self._state = _State.SECTION if self._has_call or self._trusted else _State.PROSE
         self._not_a_call(marker_text)
 

@@ -1,4 +1,4 @@
-"""Filters out calls that a model writes although the request has no tools, or forbids calls."""
+"""Drops calls that a model writes although the request has no tools, or forbids calls."""
 
 from collections.abc import Iterable
 

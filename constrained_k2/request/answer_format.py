@@ -22,9 +22,9 @@ class AnswerFormat:
     """A response format: the only text that a turn without calls may contain.
 
     Attributes:
-        kind: How ``text`` is read: a JSON Schema, a regular expression, or a grammar in LLGuidance's Lark dialect.
+        kind: The language of ``text``: JSON Schema, regular expression, or LLGuidance's Lark dialect.
         text: The schema as compact JSON, the expression, or the grammar.
-        strict: As in the request: True to refuse a schema that cannot be fully enforced.
+        strict: The request's ``strict``: True to refuse a schema that cannot be fully enforced.
         location: The field of the request, for errors.
     """
 
@@ -34,7 +34,7 @@ class AnswerFormat:
     location: str = field(default="response_format", compare=False)
 
     def to_body(self) -> dict[str, Any]:
-        """The fields of a request body from which :func:`read_answer_format` reads this response format."""
+        """Fields of a request body that :func:`read_answer_format` reads as this response format; the inverse."""
         if self.kind == "json":
             strict = {} if self.strict is None else {"strict": self.strict}
             form = {"schema": json.loads(self.text)} | strict
@@ -47,7 +47,7 @@ def read_answer_format(body: Mapping[str, Any], limits: Limits) -> AnswerFormat 
 
     Raises:
         InvalidRequest: A response format is unknown, or there are two.
-        SchemaTooCostly: It is longer than all schemas of a request may be.
+        SchemaTooCostly: It is longer than the limit for all schemas of a request together.
     """
     text = body.get("text")
     asked = {

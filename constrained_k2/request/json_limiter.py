@@ -1,4 +1,4 @@
-"""Structured output by a forced tool call, whose parameters have the schema of the value.
+"""Gets structured output through a forced tool call, whose parameters have the schema of the output.
 
 Kimi K2 was trained to call tools, not to answer in bare JSON.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from constrained_k2.errors import InvalidRequest, MalformedCompletion, excerpt, kind_of_json
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 
-_WRAPPED = "value"  # the property whose value is the answer, if that is not an object
+_WRAPPED = "value"  # the property that contains the output if the output is not an object
 _URN = "urn:constrained-k2:value"
 
 
@@ -20,7 +20,7 @@ class JsonLimiter:
     """Turns a schema into a request, and the answer into a value.
 
     Attributes:
-        schema: JSON Schema of the value. One without ``"type": "object"`` becomes a property of the arguments.
+        schema: JSON Schema of the value. A schema without ``"type": "object"`` becomes a property of the arguments.
         name: The function's name. The model reads it: name the value.
         description: The function's description. The model reads it: say what the value is for.
         strict: True to refuse a schema that cannot be fully enforced (OpenAI's ``strict``).
@@ -73,7 +73,7 @@ class JsonLimiter:
         """The value in an answer: a chat completion, of the ``openai`` package or as decoded JSON.
 
         Raises:
-            MalformedCompletion: It has no complete call: it was cut off, or answers another request.
+            MalformedCompletion: The answer has no complete call: it was cut off, or belongs to another request.
         """
         completion = answer.model_dump() if hasattr(answer, "model_dump") else answer
         try:

@@ -53,15 +53,15 @@ class ToolCallSpec:
     tools: tuple[Tool, ...] = ()  # the functions that may be called; for a named tool or allowed_tools, only those
     choice: Choice = "auto"
     parallel: bool = True  # a turn may contain more than one call
-    first_index: int = 0  # of the turn's first call: the number of calls in the dialog's history
+    first_index: int = 0  # the index of the turn's first call: the number of calls in the dialog's history
     thinking: bool = False  # the model may reason first, between <think> and </think>
     engine: EngineName | None = None  # for the arguments; None for the compiler's default
     answer: AnswerFormat | None = None  # the response format: the only text beside reasoning and calls; None for any
-    undeclared_keys: UndeclaredKeys | None = None  # in objects with ``properties``; None for the compiler's default
+    undeclared_keys: UndeclaredKeys | None = None  # for objects with ``properties``; None for the compiler's default
     strict_false: StrictFalse | None = None  # the level of tools with ``strict: false``; None for the policy's
     undeclared_calls: UndeclaredCalls | None = None  # decline or force them; None for the compiler's default
-    call_limit: int | None = None  # the request's max_calls, beside what choice and parallel allow; None for any number
-    repeated_calls: RepeatedCalls | None = None  # calls with equal arguments in the turn; None to allow them
+    call_limit: int | None = None  # the request's max_calls, a limit besides choice and parallel; None for any number
+    repeated_calls: RepeatedCalls | None = None  # whether calls with equal arguments are allowed; None to allow them
 
     @classmethod
     def from_openai(cls, body: object, *, limits: Limits = DEFAULT_LIMITS, thinking: bool = False) -> "ToolCallSpec":
@@ -104,7 +104,7 @@ class ToolCallSpec:
     def from_json(
         cls, text: str | bytes, *, limits: Limits = DEFAULT_LIMITS, thinking: bool = False, location: str = "body"
     ) -> "ToolCallSpec":
-        """:meth:`from_openai` of a JSON text, named ``location`` in errors; the inverse of :meth:`to_json`."""
+        """As :meth:`from_openai`, from JSON text (named ``location`` in errors); the inverse of :meth:`to_json`."""
         body: object = _undecoded(text)
         if body is None:
             try:
@@ -125,7 +125,7 @@ class ToolCallSpec:
         body |= {field: value for field in optional if (value := getattr(self, field)) is not None}
         body |= {} if self.call_limit is None else {"max_calls": self.call_limit}
         body |= {} if self.answer is None else self.answer.to_body()
-        # Schemas are JSON already: to decode and encode those of a long list takes milliseconds.
+        # Schemas are JSON already. For a long list of tools, decoding and encoding them would take milliseconds.
         tools = ",".join(map(_tool_text, self.tools))
         return f'{{"tools":[{tools}],{json.dumps(body, separators=(",", ":"))[1:]}'
 
@@ -169,7 +169,7 @@ def _read_first_index(body: Mapping[str, Any]) -> int:
 
 
 def stated_thinking(body: Mapping[str, Any]) -> bool | None:
-    """The request's ``thinking``: a boolean, or Moonshot's ``{"type": "enabled"}``; None if it has none."""
+    """The request's ``thinking``: a boolean, or Moonshot's ``{"type": "enabled"}``; None if it is not set."""
     value = body.get("thinking")
     if isinstance(value, Mapping):
         if value.get("type") not in ("enabled", "disabled"):

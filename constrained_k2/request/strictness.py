@@ -1,4 +1,4 @@
-"""Decides how strictly a tool's schema is enforced: by its ``strict``, within the server's bounds."""
+"""Decides how strictly a tool's schema is enforced, from its ``strict`` flag and the server's bounds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ _EXPECTED = f"Use {', '.join(map(repr, LEVELS))}"
 class StrictPolicy:
     """The bounds that a server sets on its tools' ``strict``.
 
-    ``strict: true`` declares ``strict``, and a tool without ``strict`` gets ``best_effort`` (Moonshot's own rule: left
-    out means enforced). ``strict: false``, which frameworks send if the field is mandatory, declares
+    ``strict: true`` gives the level ``strict``. A tool without ``strict`` gets ``best_effort`` (Moonshot's rule: a
+    missing field means enforced). ``strict: false``, which frameworks send if the field is mandatory, gives the level
     ``strict_false``. ``min`` and ``max`` bound these levels. A schema without a grammar is refused if the level is
     ``strict`` or ``min`` is above ``json_object``; otherwise it becomes any JSON object.
     """
@@ -42,7 +42,7 @@ class StrictPolicy:
             raise InvalidRequest(f"min {self.min!r} is above max {self.max!r}", "strict", "Swap them")
 
     def level(self, strict: bool | None, strict_false: StrictFalse | None = None) -> Level:  # noqa: FBT001 - as sent
-        """The level for a tool whose ``strict`` is this, in a request with its own level for ``strict: false``."""
+        """The level for a tool with this ``strict``; ``strict_false``: the request's level for ``strict: false``."""
         declared: Level = "strict" if strict else "best_effort"
         if strict is False:
             declared = strict_false or self.strict_false
@@ -72,7 +72,7 @@ class StrictPolicy:
 
 
 def read_strict_false(value: object, location: str) -> StrictFalse | None:
-    """Read the level that ``strict: false`` declares; None for null."""
+    """Read a request's level for tools with ``strict: false``; None for null."""
     if value is None or (isinstance(value, str) and value in STRICT_FALSE):
         return value
     expected = f"Use {' or '.join(map(repr, STRICT_FALSE))}"

@@ -13,7 +13,7 @@ class ToolChoice(NamedTuple):
     """The calls that a ``tool_choice`` allows or demands."""
 
     mode: Choice
-    names: frozenset[str] | None = None  # the functions that may be called; None for all of the request
+    names: frozenset[str] | None = None  # the functions that may be called; None for all functions of the request
     is_single: bool = False  # at most one call is allowed
 
 

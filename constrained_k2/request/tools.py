@@ -48,18 +48,18 @@ class TextFormat:
     definition: str
 
     def to_tool(self, name: str) -> dict[str, Any]:
-        """The tool of a request body from which :func:`read_tools` reads this grammar."""
+        """A tool, as in a request body, that :func:`read_tools` reads as this grammar; the inverse."""
         return {"type": "custom", "name": name, "format": {"type": "grammar", **asdict(self)}}
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that may be called, or a custom tool, which is a function of one string."""
+    """A function that may be called. A custom tool is a function with one string argument."""
 
     name: str
-    schema: str = ANY_OBJECT  # of its arguments, as compact JSON text with the properties in the request's order
+    schema: str = ANY_OBJECT  # schema of the arguments, as compact JSON with the properties in the request's order
     strict: bool | None = None  # as in the request; see StrictPolicy
-    format: TextFormat | None = None  # of a custom tool's text; None for any text
+    format: TextFormat | None = None  # grammar of a custom tool's text; None for any text, and for functions
 
     @property
     def parameters(self) -> Any:
@@ -76,7 +76,7 @@ def read_tools(value: object, limits: Limits) -> tuple[Tool, ...]:
         problem = f"{len(entries)} tools exceed the limit of {limits.tools} a request"
         remedy = "Send only the tools that this turn may need"
         raise SchemaTooCostly(problem, "tools", remedy, "tools", limits.tools, len(entries))
-    tools: dict[str, dict[Tool, int]] = {}  # the different tools of each name, with their indexes
+    tools: dict[str, dict[Tool, int]] = {}  # name -> the distinct tools with that name, and their indexes
     size = 0
     for number, entry in enumerate(entries):
         yield_gil()
@@ -91,7 +91,7 @@ def read_tools(value: object, limits: Limits) -> tuple[Tool, ...]:
 
 
 def _either(tools: Mapping[Tool, int]) -> Tool:
-    """One tool for several with one name, as vLLM accepts them: its arguments satisfy at least one of the schemas."""
+    """Merge tools of the same name, which vLLM accepts: arguments have to satisfy at least one of the schemas."""
     if any(tool.format for tool in tools):
         problem = "another tool has this name, and a tool whose format is a grammar shares it with none"
         raise InvalidRequest(problem, f"tools[{max(tools.values())}].name", "Rename one of them")
@@ -105,7 +105,7 @@ def _either(tools: Mapping[Tool, int]) -> Tool:
 
 
 def _resource(schema: str) -> Any:
-    """A decoded schema as a resource of its own, inside which its references resolve."""
+    """A decoded schema as a schema resource, with an ``$id``, so that its references resolve inside it."""
     name = sha256(schema.encode(errors="backslashreplace")).hexdigest()
     return {"$id": f"urn:sha256:{name}", **json.loads(schema)}
 

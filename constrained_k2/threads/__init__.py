@@ -1,1 +1,1 @@
-"""Long work in threads: it yields the GIL, stops when its caller gives up, and compiles in a pool."""
+"""Long work in threads: yielding the GIL, stopping when the caller gives up, and a compile pool."""

@@ -16,7 +16,7 @@ T = TypeVar("T")
 _STACK_BYTES = 512 << 20  # reserved, not used: the kernel adds pages as the stack grows
 _MAX_RUNNING = 8
 _EXIT_SECONDS = 30.0
-_PATIENCE = 4.0  # wall time over CPU time: work that waits for a busy machine's CPUs is not slow
+_PATIENCE = 4.0  # max ratio of wall time to CPU time: work that waits for a busy machine's CPUs is not slow
 
 
 class PoolBusy(TimeoutError):
@@ -30,8 +30,8 @@ class _Task:
     is_given_up: bool = False
     result: Any = None
     error: BaseException | None = None
-    clock: int | None = None  # the CPU clock of its thread, once it has begun
-    begun: float = 0.0  # by that clock
+    clock: int | None = None  # the CPU clock of the thread that runs the task; None before it has begun
+    begun: float = 0.0  # the start time by that clock
 
     def begin(self) -> None:
         clock = time.pthread_getcpuclockid(threading.get_ident())
@@ -42,7 +42,7 @@ class _Task:
         return 0.0 if self.clock is None else time.clock_gettime(self.clock) - self.begun
 
     def ends_within(self, seconds: float | None) -> bool:
-        """Wait at most ``seconds`` of its thread's CPU time, and four times as long by the clock; True if it ended."""
+        """Wait for at most ``seconds`` of the thread's CPU time, or four times that in wall time; True if it ended."""
         if seconds is None:
             return self.done.wait()
         deadline, left = time.monotonic() + _PATIENCE * seconds, seconds
@@ -121,7 +121,7 @@ def run_bounded(work: Callable[[], T], seconds: float | None) -> T:
 
     Native code cannot be interrupted: work that takes longer than ``seconds`` stops at its next ``check_deadline``,
     and occupies one of eight slots until then. The limit is on the work's CPU time, so that a busy machine does not
-    refuse what an idle one accepts; by the clock, the work may take four times as long.
+    refuse what an idle one accepts; in wall time, the work may take four times as long.
 
     Raises:
         TimeoutError: It takes longer.

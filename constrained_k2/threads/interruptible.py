@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 _SWITCH_SECONDS = 0.0005
 _SLICE_SECONDS = 0.0003
-_BREAK_SECONDS = 1e-6  # the kernel makes some 60 us of it
+_BREAK_SECONDS = 1e-6  # the kernel sleeps some 60 us
 
 _current = threading.local()
 
@@ -19,8 +19,8 @@ _current = threading.local()
 class SwitchInterval:
     """Shortens the interpreter's switch interval while any thread is inside of :meth:`short`.
 
-    Threads that wait for the interpreter lock get it after 0.5 ms then, instead of Python's 5: each socket and each
-    mask releases the lock and has to get it back.
+    Threads that wait for the interpreter lock then get it after 0.5 ms instead of Python's 5 ms. They wait often: each
+    socket and mask operation releases the lock and has to get it back.
     """
 
     def __init__(self) -> None:
@@ -58,8 +58,8 @@ switch_interval = SwitchInterval()
 def run_interruptibly(work: Callable[..., T], *arguments: Any) -> T:
     """Run ``work`` in this thread, with a break after every 0.3 ms in which it calls :func:`yield_gil`.
 
-    A short switch interval alone is not enough: a thread that waits for the interpreter lock gets it only if it has a
-    CPU then. On a busy machine the kernel leaves the CPU to the thread that works, for up to 5 ms, unless that sleeps.
+    A short switch interval alone is not enough: a thread that waits for the interpreter lock gets it only if it also
+    has a CPU then. On a busy machine the kernel leaves the CPU to the working thread for up to 5 ms, unless it sleeps.
     """
     _current.slice_began = time.monotonic()
     try:
@@ -78,7 +78,7 @@ def yield_gil() -> None:
 
 @contextmanager
 def until_given_up(is_given_up: Callable[[], bool]) -> Iterator[None]:
-    """A context for work of this thread in which :func:`check_deadline` raises once it is given up."""
+    """A context for this thread's work: inside it, :func:`check_deadline` raises once the caller has given up."""
     _current.is_given_up = is_given_up
     try:
         yield

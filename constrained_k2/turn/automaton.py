@@ -1,4 +1,4 @@
-"""The token automaton of one turn: the wire format, around an engine's matcher for the arguments.
+"""The state machine of one turn over tokens: markers and call headers; an engine matches arguments.
 
 Every transition of a format begins with a special token, so the automaton works on tokens. A grammar engine is used
 only for a call's arguments, and for an answer with a response format.
@@ -44,12 +44,12 @@ class CallGrammar(Protocol):
 
 
 class State(NamedTuple):
-    """The automaton's whole state. The object stays the same while only text, arguments or an answer grow."""
+    """The automaton's whole state. A token that only extends text, arguments or an answer does not change it."""
 
     phase: Phase
     calls: int = 0
     call_id: bytes = b""
-    arguments: ArgumentMatcher | None = None  # also of an answer with a response format, from before its first token on
+    arguments: ArgumentMatcher | None = None  # of a call, or of an answer with a response format, before it begins too
     joint: Joint | None = None  # the state within a transition of several tokens
     has_declined: bool = False  # the section was closed within a call
     name: str = ""  # the called function, in the arguments
@@ -61,7 +61,7 @@ class Automaton:
     """The transitions of a compiled request's turns; stateless.
 
     Attributes:
-        translates_arguments: True if an engine's masks of arguments differ from the turn's.
+        translates_arguments: True if an engine's masks of arguments need :meth:`translate`.
     """
 
     __slots__ = (
@@ -82,7 +82,7 @@ class Automaton:
         self._engine_stop = markers.engine_stop >> 5, np.uint32(1 << (markers.engine_stop & 31)).view(np.int32)
 
     def initial(self, *, in_reasoning: bool) -> State:
-        """The state at the start of a turn, with an engine's matcher of its own."""
+        """The state at the start of a turn, with a new engine matcher if the request has a response format."""
         return State(Phase.REASONING) if in_reasoning else State(Phase.START, arguments=self._grammar.answer())
 
     def step(self, state: State, token_id: int) -> State | None:
@@ -111,7 +111,7 @@ class Automaton:
         return (self._table if state.calls < self._max_calls else self._last_table).sets[state.phase]
 
     def _enter(self, after: Joint | Phase, before: State) -> State:
-        """The state after a transition, or within it."""
+        """The state after the latest token of a transition: the next phase, or a state within the transition."""
         calls, made = before.calls, before.made
         has_declined = before.has_declined or before.phase is Phase.REPEATED
         if isinstance(after, Joint):
@@ -141,8 +141,8 @@ class Automaton:
     def _end_call(self, state: State, matcher: ArgumentMatcher) -> State:
         """The state after the marker that begins the end of a call.
 
-        If more arguments may follow complete ones (XTML), a repeated call is detected only now. In such formats the
-        marker also begins the end of the section, and only that may follow then.
+        In XTML more arguments may follow complete ones, so a repeated call is detected only at this marker. The marker
+        also begins the end of the section, which alone may follow a repeated call.
         """
         phase, call_end = Phase.ARGUMENTS, self._markers.call_end
         if self._forbids_repeats:
@@ -156,17 +156,17 @@ class Automaton:
         try:
             is_whole = matcher.is_complete()
         except ConstrainedK2Error:
-            matcher.rollback(1)  # the caller takes the token back, and it is not in its history yet
+            matcher.rollback(1)  # the token is not in the caller's history yet, so the caller cannot undo it
             raise
         if not is_whole or call_key(state.name, matcher.written(), self._vocabulary) not in state.made:
             return state
         return State(Phase.REPEATED, state.calls, made=state.made, held=matcher)
 
     def translate(self, state: State, row: npt.NDArray[np.int32]) -> None:
-        """Turn an engine's mask, int32 ``[words]``, into the turn's, in place.
+        """Turn an engine's mask, int32 ``[words]``, into the mask of the turn, in place.
 
         The engine's stop token is replaced by the tokens that begin the end of the arguments or of the answer. Before
-        an answer's first token, the tokens that may open something else instead (a call, reasoning) are added.
+        an answer's first token, the tokens that open a call or reasoning instead are added.
         """
         word, bit = self._engine_stop
         phase = state.phase
@@ -222,7 +222,7 @@ class Automaton:
                 if ahead or not state.arguments.is_complete():
                     return (forced + ahead)[:limit]
                 if self._argument_markers:
-                    return forced[:limit]  # more arguments may follow
+                    return forced[:limit]  # more XTML arguments may follow
                 token = self._markers.call_end  # nothing else follows a complete object
             else:
                 only = self.tokens(state).only if state.joint is None else state.joint.forced
@@ -238,7 +238,7 @@ class Automaton:
     def _forced_answer(self, state: State) -> list[int]:
         assert state.arguments is not None
         if state.phase is not Phase.ANSWER and self._table.sets[state.phase].listed:
-            return []  # a call may be opened instead
+            return []  # the model may open a call instead of the answer
         return state.arguments.forced_tokens()
 
     def _forced_call_id(self, state: State) -> list[int]:
@@ -250,14 +250,14 @@ class Automaton:
             raw = self._vocabulary.ordinary_bytes(token_id)
             if left <= 0:
                 ids.append(token_id)
-            elif left < len(raw):  # the call id has another tokenization: it ends within this token
+            elif left < len(raw):  # another tokenization: the written call id ends within this token
                 try:
                     ids += self._vocabulary.encode(raw[left:].decode())
-                except UnicodeDecodeError:  # it ends within a character
+                except UnicodeDecodeError:  # the call id ends within a character
                     return []
             left -= len(raw)
         if is_whole:
             return [*ids, self._markers.argument_begin]
-        # The last token of an unfinished piece may change once its suffix is known.
+        # If the last piece is unfinished, its last token is dropped: it may become part of a longer token.
         is_end_of_piece = self._markers.header_pieces.findall(f"{text}x")[:-1] == pieces
         return ids if is_end_of_piece else ids[:-1]

@@ -1,7 +1,7 @@
-"""Call headers, such as ``functions.NAME:INDEX``: which tokens may continue one, in any tokenization.
+"""Finds the tokens that may continue a call header, such as ``functions.NAME:0``, in any tokenization.
 
-The index is known, so a header is one of finitely many: a *stem* ``functions.NAME:`` and an *end*, the digits of the
-index with the format's text after them. What the stems allow is the same for every index, and shared by all requests
+A header is a *stem* ``functions.NAME:`` and an *end*: the digits of the index, which is known, and the format's text
+after them. The tokens that continue a stem do not depend on the index. They are cached, and shared by all requests
 that declare the same names.
 """
 
@@ -29,18 +29,18 @@ _MAX_ENDING_BYTES = 128
 
 
 class Continuations(NamedTuple):
-    """The continuations of a prefix within the stems."""
+    """The tokens that may follow a prefix of some stems."""
 
-    tokens: TokenSet  # those that stay within a stem
+    tokens: TokenSet  # the tokens that stay within a stem
     ends: tuple[bytes, ...]  # token prefixes that end a stem, if a longer token continues them with a digit
 
 
 NameEndings = dict[bytes, Continuations]
-"""Suffix of the only stem left -> its continuations, the same in all lists of tools. At most about 8 MB."""
+"""Suffix of the only remaining stem -> its continuations, which any list of tools can use. At most about 8 MB."""
 
 
 class CallIdTrie:
-    """The stems of a request's functions, such as ``functions.NAME:``, with all that does not depend on the index.
+    """The stems of a request's functions, such as ``functions.NAME:``, with caches of the tokens that continue them.
 
     Attributes:
         names: Stem -> function.
@@ -77,7 +77,7 @@ class CallIdTrie:
         return begin_with(self.ordered, prefix, 0, len(self.ordered))
 
     def continuations(self, prefix: bytes) -> Continuations:
-        """The continuations of a prefix within the stems."""
+        """The tokens that may follow a prefix of some stems."""
         found = self._continuations.get(prefix)
         if found is None:
             if len(self._continuations) >= self._max_prefixes:
@@ -129,7 +129,7 @@ class CallIdMatcher:
     """The call ids that one call of a turn may have: the stems of a :class:`CallIdTrie` with one index."""
 
     _trie: CallIdTrie
-    _digits: bytes  # with the format's text after them
+    _digits: bytes  # the digits of the index, and the format's text after them
 
     def name_of(self, call_id: bytes) -> str | None:
         """The function of a whole call id; None if the bytes are not one."""
@@ -137,7 +137,7 @@ class CallIdMatcher:
         return self._trie.names.get(call_id[: -len(digits)]) if call_id.endswith(digits) else None
 
     def candidates(self, prefix: bytes) -> tuple[int, str]:
-        """The number of call ids that start with these bytes, and the function of one of them (empty if none)."""
+        """The number of call ids that start with these bytes, and the function of one such id (empty if none)."""
         low, high = self._trie.span(prefix)
         begun = self._begun(prefix)
         stems = begun or self._trie.ordered[low : min(low + 1, high)]
@@ -146,8 +146,9 @@ class CallIdMatcher:
     def step(self, prefix: bytes, token_id: int) -> tuple[bytes, str | None] | None:
         """Append an ordinary token; None if no call id starts with the result.
 
-        Returns the bytes, and the function that is likely called, if any: the only one left, or one whose name is
-        complete although longer names continue it.
+        Returns the longer prefix, and the name of the function that is probably called: the only declared name that is
+        still possible, or a name that is complete although longer names begin with it. The name is None if there is
+        none.
         """
         steps = self._trie.steps
         found = steps.get((prefix, token_id, self._digits))
@@ -164,7 +165,7 @@ class CallIdMatcher:
         return found
 
     def forced(self, prefix: bytes) -> tuple[bytes, bool]:
-        """The common continuation of all call ids that start with these bytes, and whether it completes them."""
+        """The common continuation of all call ids that start with these bytes, and True if there is only one id."""
         low, high = self._trie.span(prefix)
         call_ids = [stem + self._digits for stem in (*self._trie.ordered[low:high], *self._begun(prefix))]
         first, last, end = min(call_ids), max(call_ids), len(prefix)
@@ -173,7 +174,7 @@ class CallIdMatcher:
         return first[len(prefix) : end], len(call_ids) == 1
 
     def meant(self, prefix: bytes) -> TokenIds | None:
-        """As :meth:`CallIdTrie.meant`, with all that is allowed."""
+        """As :meth:`CallIdTrie.meant`, with all tokens that the mask allows."""
         found = self._trie.meant(prefix)
         if found is None or not self._whole_stems(prefix):
             return found
@@ -197,11 +198,11 @@ class CallIdMatcher:
         return TokenSet([*tokens.listed, *self._with_digits(prefix, stems, ends)], self._trie.vocabulary.size)
 
     def _begun(self, prefix: bytes) -> list[bytes]:
-        """The stems whose digits ``prefix`` has begun to write; they no longer start with it."""
+        """The stems that ``prefix`` contains whole and continues with a digit: they do not start with ``prefix``."""
         return [stem for stem in self._whole_stems(prefix) if len(stem) < len(prefix)]
 
     def _whole_stems(self, prefix: bytes) -> list[bytes]:
-        """The stems that ``prefix`` contains whole, followed by nothing but the first digits.
+        """The stems that ``prefix`` contains whole, followed by nothing, or by the first digits of the index.
 
         Several if a name contains a colon: at index 12, ``a`` and ``a:1`` share ``functions.a:1``.
         """
@@ -216,7 +217,7 @@ class CallIdMatcher:
         return stems
 
     def _with_digits(self, prefix: bytes, stems: list[bytes], ends: tuple[bytes, ...]) -> list[int]:
-        """The tokens that write the digits and what ends the header, and the argument marker if that is written."""
+        """The tokens that continue the digits and the header's end, and the argument marker after a whole header."""
         digits = self._digits
         tokens = [end + digits[:length] for end in ends for length in range(1, len(digits) + 1)]
         ids: list[int] = []
@@ -230,6 +231,6 @@ class CallIdMatcher:
 
 
 def _has_digit_after(end: End, known: Sequence[bytes]) -> bool:
-    """True if some token continues with a digit after the end of a stem."""
+    """True if some token contains the end of a stem and a digit after it."""
     first, behind = (bisect_left(known, end.text + limit, end.first, end.last) for limit in (b"0", b":"))
     return first < behind

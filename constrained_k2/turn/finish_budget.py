@@ -1,9 +1,9 @@
-"""Finish reserve: before ``max_tokens`` runs out, masks allow only tokens that lead to the turn's end.
+"""Finish reserve: as ``max_tokens`` runs out, masks are narrowed to tokens that lead to the turn's end.
 
 A filtered mask is a non-empty subset of the mask, so required keys are still written and values still satisfy their
 schemas. Filtering depends on the accepted tokens alone, never on time or chance, so all ranks filter alike.
 
-{"path": "/usr/lo     in the reserve: the string ends, then the required key "mode" comes, with its shortest value
+{"path": "/usr/lo     inside the reserve: the string ends, then the required key "mode" follows, with its shortest value
 """
 
 from collections.abc import Iterable
@@ -59,7 +59,7 @@ class FinishBudget:
         blanks = frozenset(_BLANKS)
         self.blank = row_of((at for at, raw in enumerate(texts) if not blanks.isdisjoint(raw)), size)
         self.opening = row_of((at for at, raw in enumerate(texts) if raw.startswith((b"{", b"["))), size)
-        onwards = (Phase.TEXT, Phase.RESPONDED, Phase.SECTION)  # not into reasoning, nor to the end without a call
+        onwards = (Phase.TEXT, Phase.RESPONDED, Phase.SECTION)  # phases on the way to a required call
         self.required = {
             phase: TokenSet(first_markers(vocabulary, phase, *onwards), size)
             for phase in (Phase.START, Phase.REASONING)
@@ -72,7 +72,7 @@ class FinishBudget:
         self.answer_end = first_markers(vocabulary, Phase.ANSWER, Phase.DONE)[0]
 
     def apply(self, matcher: ToolCallMatcher, max_tokens: int, reserved_tokens: int) -> None:
-        """Steer a turn, from its start, to its end within ``max_tokens``.
+        """Have a turn end within ``max_tokens``. Call this at the turn's start.
 
         Masks are filtered from ``reserved_tokens`` before the limit. Filtering starts earlier by one token per open
         object, array or rule, and by the extra tokens of multi-token markers and tags.
@@ -82,7 +82,7 @@ class FinishBudget:
             matcher.budgets += (_FinishFilter(self, start),)
 
     def narrow(self, arguments: ArgumentsCursor, plan: Plan | None, row: npt.NDArray[np.int32]) -> None:
-        """Remove from a mask, int32 ``[words]``, in place, tokens that do not lead to the end; some token is left."""
+        """Remove tokens that do not lead to the end from a mask, int32 ``[words]``, in place; never empties it."""
         cursor, text = arguments.cursor, arguments.text
         pieces: Iterable[str | int] = ()
         if text is not None and text.is_inside:
@@ -101,7 +101,7 @@ class FinishBudget:
             narrow_to(row, row & ~self.opening)
 
     def first_token(self, piece: str | int, row: npt.NDArray[np.int32], begun: bytes = b"") -> int | None:
-        """The longest token that a text starts with, or a marker, that a row allows; None if there is none.
+        """The longest allowed token with which a text starts, or an allowed marker; None if the row allows none.
 
         ``begun``: the bytes of the text's first character that the model has already written.
         """
@@ -121,8 +121,8 @@ class _FinishFilter:
     def __init__(self, budget: FinishBudget, start: int) -> None:
         self._budget = budget
         self._start = start
-        self._cursors = [ArgumentsCursor(follows_text=True)]  # snapshots of this turn, the newest last
-        self._depth = (0, 0)  # a number of tokens, and the containers that were open after them
+        self._cursors = [ArgumentsCursor(follows_text=True)]  # snapshots of this turn, newest last
+        self._depth = (0, 0)  # a number of tokens, and the cursor's depth after them
 
     def narrow_set(self, turn: ToolCallMatcher, tokens: TokenSet) -> TokenSet:
         if turn.num_tokens < self._start:
@@ -148,7 +148,7 @@ class _FinishFilter:
             return
         if turn.arguments is not None and turn.arguments.is_complete():
             end = turn.vocabulary.format.call_end if turn.phase is Phase.ARGUMENTS else self._budget.answer_end
-            _allow_only(end, row)  # even if the client forbids it
+            _allow_only(end, row)  # even if the client forbids this token
             return
         plan = None if turn.arguments is None else turn.arguments.plan
         self._budget.narrow(self._follow(turn, turn.num_tokens), plan, row)

@@ -1,4 +1,4 @@
-"""Finds the next tokens of a function name that are consistent with a declared name in any spelling.
+"""Finds the tokens that may continue a declared function's name, whatever its case and separators.
 
 Upper and lower case, and the separators ``_``, ``-``, ``.`` and blanks, make no difference. So ``searchFiles`` means
 ``search_files``, and ``files_list`` does not.
@@ -21,10 +21,11 @@ class Intent(NamedTuple):
     """The tokens and the threshold that decide, for one row of the logits, whether a call is made.
 
     Attributes:
-        meant: The tokens consistent with a declared name, int32 ``[n]``, distinct, with all that the mask allows.
-        closing: The token that closes the section, the only one left if ``meant`` is too improbable; None if the call
-            cannot be declined.
-        threshold: The lowest probability of all of ``meant`` together, before temperature, at which the call is made.
+        meant: The tokens consistent with a declared name, int32 ``[n]``, distinct. They include all allowed tokens.
+        closing: The token that closes the section. If ``meant`` is too improbable, only this token stays allowed. None
+            if the call cannot be declined.
+        threshold: The call is made if the tokens of ``meant`` together have at least this probability, before
+            temperature.
     """
 
     meant: TokenIds
@@ -38,7 +39,7 @@ class Spellings:
     Args:
         stems: The call headers up to the index, such as ``functions.NAME:``.
         after_name: The text that ends every stem.
-        before_name: The length of the text that begins every stem, in bytes. Models leave it out.
+        before_name: The length in bytes of the text before the name, such as ``functions.``. Models may leave it out.
         vocabulary: The vocabulary.
     """
 
@@ -53,7 +54,7 @@ class Spellings:
         """The tokens that may follow the prefix of a stem, int32 ``[n]``, ascending."""
         written = spelled(prefix)
         low, high = begin_with(self._stems, written, 0, len(self._stems))
-        left = {len(stem) - len(written) - self._ending for stem in self._stems[low:high]}  # bytes of the names
+        left = {len(stem) - len(written) - self._ending for stem in self._stems[low:high]}  # missing bytes of names
         found = self._following(self._stems, written)
         if not prefix:
             found |= self._following(self._bare, b"")
@@ -64,7 +65,7 @@ class Spellings:
         return np.array(sorted(found), dtype=np.int32)
 
     def _following(self, stems: Sequence[bytes], written: bytes) -> set[int]:
-        """The tokens that continue a stem, or run past its end."""
+        """The tokens that continue a stem, or complete it and continue past its end."""
         positions, ends = follow(stems, written, self._tokens.texts)
         running_on = (position for end in ends for position in range(end.first, end.last))
         return {token_id for position in (*positions, *running_on) for token_id in self._tokens.ids[position]}

@@ -1,7 +1,7 @@
-"""Transitions: the marker sequences between two phases, and the tokens that may follow within one.
+"""The marker sequences that lead from one phase of a turn to the next, and the tokens allowed in them.
 
-From text to a call header Kimi K2 writes <|tool_calls_section_begin|><|tool_call_begin|>: after the first of them only
-the second may follow. Kimi K3's transitions contain text too, in any tokenization: <|open|>tools<|sep|>.
+Between text and a call header, Kimi K2 writes <|tool_calls_section_begin|><|tool_call_begin|>: after the first marker,
+only the second may follow. Kimi K3's sequences contain text too, in any tokenization: <|open|>tools<|sep|>.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 
 class Way(NamedTuple):
-    """The rest of a transition: ids of markers and bytes of literal text, and the phase after it."""
+    """The rest of a transition (a marker sequence): marker ids and bytes of literal text, and the phase after it."""
 
     pieces: tuple[int | bytes, ...]
     to: Phase
@@ -26,8 +26,9 @@ class Joint:
 
     Attributes:
         tokens: The allowed tokens: markers, and ordinary tokens that are prefixes of the literal text.
-        after: Each of these tokens -> the state after it, or the phase.
-        forced: The canonical next token, if all transitions continue with the same piece; each piece is encoded alone.
+        after: Allowed token -> the state after it, or the next phase if the transition is complete.
+        forced: The canonical next token if all transitions continue with the same piece, else None. Each piece is
+            encoded alone.
     """
 
     tokens: TokenSet
@@ -43,7 +44,7 @@ class Joints:
         self._positions: dict[frozenset[Way], Joint] = {}
 
     def moves(self, ways: Iterable[Way]) -> dict[int, Joint | Phase]:
-        """Each token that may come first in one of these transitions -> the state after it, or the phase."""
+        """First token of one of these transitions -> the state after it, or the next phase."""
         rests: dict[int, set[Way]] = {}
         for way in ways:
             for token_id, rest in _steps(way, self.vocabulary):
@@ -64,7 +65,7 @@ class Joints:
 
 
 def _steps(way: Way, vocabulary: Vocabulary) -> Iterable[tuple[int, Way]]:
-    """Each token that may come next in a transition, and the rest after it."""
+    """Each token that may come next in a transition, and the rest of the transition after it."""
     piece, *others = way.pieces
     if isinstance(piece, int):
         yield piece, Way(tuple(others), way.to)

@@ -1,8 +1,8 @@
-"""The state of one turn: accepted tokens and rollback, over :mod:`constrained_k2.turn.automaton`.
+"""The matcher of one turn: accepts tokens, fills masks, rolls back and forks.
 
-matcher.accept_tokens(ids)          advances, or leaves all as it was
+matcher.accept_tokens(ids)          accepts all tokens, or changes nothing
 matcher.fill_bitmask(bitmask, 0)    the tokens that may follow
-matcher.rollback(2)                 as if the last two had not come
+matcher.rollback(2)                 as if the last two tokens had not been accepted
 """
 
 from array import array
@@ -29,7 +29,7 @@ class ToolCallMatcher:
 
     Args:
         grammar: The compiled request.
-        in_reasoning: True if the prompt began the reasoning, so that the first token already is reasoning
+        in_reasoning: True if the prompt opened the reasoning, so that the first token already is reasoning
             (:meth:`constrained_k2.Vocabulary.opens_reasoning`).
 
     Attributes:
@@ -38,9 +38,9 @@ class ToolCallMatcher:
         begins_in_reasoning: The argument ``in_reasoning``.
         grammar: The compiled request.
         automaton: The wire format's automaton.
-        state: Its state before the next token. Only this class changes it.
-        budgets: Narrow the masks, in this order; they belong to this turn.
-        limits: The client's limits on tokens, ignored if one would empty a mask; None for none.
+        state: The automaton's state before the next token. Only this class changes it.
+        budgets: The turn's own budgets, which narrow its masks in this order.
+        limits: The client's limits on tokens; None for no limits. A limit that would empty a mask is ignored.
     """
 
     __slots__ = (
@@ -77,7 +77,7 @@ class ToolCallMatcher:
 
     @property
     def arguments(self) -> ArgumentMatcher | None:
-        """The engine's matcher, inside arguments and wherever an answer with a response format may be; else None."""
+        """The engine's matcher, inside arguments and wherever an answer with a response format may begin; else None."""
         return self.state.arguments
 
     def token_ids(self, start: int = 0) -> Sequence[int]:
@@ -146,10 +146,10 @@ class ToolCallMatcher:
         return legal
 
     def rollback(self, count: int) -> None:
-        """Undo the last ``count`` accepted tokens.
+        """Undo the acceptance of the last ``count`` tokens.
 
         Raises:
-            InvalidRequest: Fewer have been accepted, or ``count`` is negative.
+            InvalidRequest: Fewer tokens have been accepted, or ``count`` is negative.
             SchemaTooCostly: The engine hit one of its own limits while the turn was replayed. The state is lost then:
                 only :meth:`reset` may follow.
         """
@@ -199,9 +199,9 @@ class ToolCallMatcher:
         return copy
 
     def forced_tokens(self, limit: int = 64) -> list[int]:
-        """At most ``limit`` forced tokens: all continuations start with them. In canonical tokenization; for drafts.
+        """At most ``limit`` forced tokens, with which all continuations start, in canonical tokenization; for drafts.
 
-        Outside arguments they stop at the argument marker, so no schema is compiled. Inside, the engine computes them.
+        In a call header they stop at the argument marker, so no schema is compiled. In arguments the engine finds them.
         """
         return self.automaton.forced_tokens(self.state, limit)
 

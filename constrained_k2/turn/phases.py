@@ -1,4 +1,4 @@
-"""The constant tables of a turn: the tokens that each phase allows, and the phase after each of them.
+"""Precomputed tables for the turns of a request: the tokens that each phase allows, and the next phase.
 
 They are built from the format's transitions (:class:`~constrained_k2.formats.phases.Exit`).
 BETWEEN of Kimi K2 allows two tokens: <|tool_call_begin|> leads to CALL_ID, <|tool_calls_section_end|> to CLOSED.
@@ -20,15 +20,15 @@ Moves = Mapping[tuple[Phase, int], Joint | Phase]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TurnTable:
-    """The constant part of a turn's automaton, for one kind of request and one vocabulary.
+    """The constant tables of the automaton, for one kind of request and one vocabulary.
 
     Attributes:
-        sets: The tokens of each phase. With a response format, only those that the engine's mask lacks: tokens that may
-            come instead of the answer, and tokens that begin the end of a complete one.
-        moves: Phase and first token of a transition -> the state within it, or the phase after it.
-        answered: As ``moves``, if an answer with a response format is complete and may end.
-        closing: The token that declines a call within its header; None if none may be declined.
-        last: The table after the last call that the request allows; None for this one.
+        sets: Phase -> its allowed tokens. In phases of an answer with a response format, the set has only the tokens
+            that the engine's mask lacks: those that begin a call or reasoning instead, or the end of the answer.
+        moves: Phase and first token of a transition -> the state within the transition, or the phase after it.
+        answered: As ``moves``, for when an answer with a response format is complete and may end.
+        closing: The token that declines a call within its header; None if no call may be declined.
+        last: The table to use after the last call that the request allows; None to keep this table.
     """
 
     sets: Mapping[Phase, TokenSet]
@@ -39,9 +39,9 @@ class TurnTable:
 
 
 def turn_table(spec: ToolCallSpec, joints: Joints, *, declines: bool = False) -> TurnTable:
-    """The table for a request.
+    """The tables for a request.
 
-    It depends only on the tool choice, on thinking, on whether there is a response format, and on whether 0, 1 or more
+    They depend only on the tool choice, on thinking, on whether there is a response format, and on whether 0, 1 or more
     calls are allowed.
 
     Args:
@@ -71,16 +71,16 @@ def turn_table(spec: ToolCallSpec, joints: Joints, *, declines: bool = False) ->
 
 
 def first_markers(vocabulary: Vocabulary, phase: Phase, *to: Phase) -> tuple[int, ...]:
-    """The markers that begin a transition from ``phase`` to one of these phases, in any request, in the format's order.
+    """The markers that begin a transition from ``phase`` to one of the phases ``to``, in the format's order.
 
-    They are in the phase's token set if the request allows such a transition.
+    They do not depend on the request: a phase's token set contains them only if the request allows the transition.
     """
     ways = _open(vocabulary.format.exits[phase], ~Need.NOTHING, vocabulary)
     return tuple(dict.fromkeys(way.pieces[0] for way in ways if way.to in to and isinstance(way.pieces[0], int)))
 
 
 def _given(spec: ToolCallSpec) -> Need:
-    """The conditions of transitions that a request meets."""
+    """The conditions for transitions (:class:`Need`) that a request satisfies."""
     given = Need.PLAIN if spec.answer is None else Need.FORM
     if spec.answer is None and spec.choice != "required":
         given |= Need.FREE

@@ -3,14 +3,14 @@
 == ========================= ============================================== =======================================
    stage                     who                                            rule
 == ========================= ============================================== =======================================
-1  a phase of constants      phase table, ``Joint``, ``CallIdMatcher``      a set of tokens, without an engine
+1  a constant phase          phase table, ``Joint``, ``CallIdMatcher``      a set of tokens, without an engine
 2  arguments or an answer,   ``mask_without_engine``: a row of the DFA, or     a look-up, or up to 1.4 ms
    no engine is needed       one computed from the grammar's model
 3  the same, with an engine  the engine's ``fill_batch``: LLGuidance, xgrammar a fallback grammar if it fails
 4  keys and items so far     the engine's ``WrittenFilter``                 removes tokens that repeat one
 5  what the client allows    ``Limits``, then the thinking budget, then the each narrows the row
                              finish budget
-6  the last guard            the worker's kernel                            undoes a mask that leaves no finite logit
+6  the worker's guard        the worker's kernel                            undoes a mask that leaves no finite logit
 == ========================= ============================================== =======================================
 
 No stage empties a mask. If a limit and the stages before it have no token in common, the limit is ignored and counted.
@@ -18,8 +18,9 @@ If a limit forbids all tokens that a budget would leave, the budget wins in cons
 complete; within arguments it takes the best of the tokens that the limit leaves. In constant phases the code applies
 budgets first, because their sets are constants; with that rule the mask is the same in either order.
 
-Example: after ``<|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>{"a": 1`` of a function with the integers
-``a`` and ``b``, stage 2 has the row of ``digits``, ``,`` and ``}``; within the finish reserve stage 5 leaves ``}``.
+Example: after ``<|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>{"a": 1`` of a function with the integer
+``a`` and the optional integer ``b``, stage 2 has a row with digits, ``,`` and ``}``. Inside the finish reserve, stage 5
+leaves ``}``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -72,14 +73,14 @@ class Budget(Protocol):
 
 @dataclass(slots=True)
 class MaskCount:
-    """Masks filled in some phases (under speculative decoding each draft position is a row), and their host time."""
+    """The number of rows filled in some phases, and their host time; with speculation, each draft position is a row."""
 
     rows: int = 0
     seconds: float = 0.0
 
 
 def token_set(turn: "ToolCallMatcher") -> TokenSet | None:
-    """The allowed tokens, without the client's limits; None if :attr:`ToolCallMatcher.arguments` is a matcher."""
+    """The allowed tokens, before the client's limits; None if an engine's matcher decides them."""
     state = turn.state
     if state.arguments is not None:
         return None
@@ -94,9 +95,9 @@ def token_set(turn: "ToolCallMatcher") -> TokenSet | None:
 
 
 def reusable_mask(turn: "ToolCallMatcher") -> TokenSet | Row | None:
-    """The mask, if it is a constant set, or a row that the engine caches and never changes; None if it is neither.
+    """The mask if it is a constant set, or a row that the engine caches and never changes; else None.
 
-    A cached row, int32 ``[words]``, is read-only; turns that have the same one have the same array.
+    A cached row, int32 ``[words]``, is read-only; turns with the same cached mask return the same array.
     """
     if turn.limits is not None:
         return None
@@ -116,7 +117,7 @@ def fill_bitmask(turn: "ToolCallMatcher", bitmask: Bitmask, row: int = 0) -> Non
     """Write the allowed tokens into one row.
 
     If the engine forces a text, the mask allows only its canonical tokenization, while
-    :meth:`ToolCallMatcher.accept_tokens` accepts any. So it accepts all that masks allow, and more.
+    :meth:`ToolCallMatcher.accept_tokens` accepts any tokenization.
 
     Args:
         turn: The turn.
@@ -192,7 +193,7 @@ def _fill_known(turn: "ToolCallMatcher", row: Row) -> bool:
         tokens = token_set(turn)
         assert tokens is not None
         tokens.fill(row)
-        if turn.limits is not None:  # after the budgets: see above
+        if turn.limits is not None:  # after the budgets: see the module's docstring
             turn.limits.apply(turn, row)
         return True
     cached = state.arguments.mask_without_engine()
@@ -204,7 +205,7 @@ def _fill_known(turn: "ToolCallMatcher", row: Row) -> bool:
 
 
 def _narrow(turn: "ToolCallMatcher", row: Row) -> None:
-    """Turn an engine's mask, int32 ``[words]``, into the turn's, in place."""
+    """Apply the stages after the engine to a mask, int32 ``[words]``, in place."""
     automaton, state = turn.automaton, turn.state
     if automaton.translates_arguments or state.phase is not Phase.ARGUMENTS:
         automaton.translate(state, row)

@@ -12,7 +12,7 @@ from typing import Any
 from constrained_k2.formats.kimi_k3 import ARGUMENT, unescape
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
-# Kimi K3 writes each member as a block. Here 0xFF, which UTF-8 never has, begins its markers.
+# Kimi K3 writes each member as a block. Its markers become 0xFF, which UTF-8 never contains, and a character.
 _OPEN, _SEPARATOR, _CLOSE = b"\xff(", b"\xff|", b"\xff)"
 _BLOCK = re.compile(rb'\xff\(%b key="([^"]*)" type="(\w+)"\xff\|([^\xff]*)\xff\)%b\xff\|' % ((ARGUMENT.encode(),) * 2))
 _NUMBER = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([-+]?\d+))?")
@@ -42,7 +42,7 @@ def call_key(name: str, ids: Sequence[int], vocabulary: Vocabulary) -> bytes:
 
 
 def _members(text: bytes) -> Any:
-    """The value of arguments in blocks."""
+    """The value of XTML arguments, in which each member is a block."""
     members, end = dict[str, Any](), 0
     while end < len(text):
         block = _BLOCK.match(text, end)
@@ -65,7 +65,7 @@ def _object(pairs: list[tuple[str, Any]]) -> Any:
 
 
 def _number(text: str) -> Any:
-    """A number as digits without zeros around them, and the exponent of ten of the last one."""
+    """A number as its digits, without leading and trailing zeros, and the power of ten of the last digit."""
     found = _NUMBER.fullmatch(text)
     assert found is not None, "JSON's numbers"
     sign, whole, fraction, exponent = found.groups(default="")

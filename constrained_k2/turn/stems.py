@@ -1,6 +1,6 @@
-"""Finds the tokens that continue a call header, by a merge walk over sorted headers and sorted tokens.
+"""Finds the tokens that continue a call header, by walking sorted headers and tokens in parallel.
 
-After functions.ge of the header functions.get_time: a token ``t_t`` continues it, and a token ``te`` does not.
+After functions.ge, the token ``t_t`` continues the header functions.get_time:0, and the token ``te`` does not.
 """
 
 from bisect import bisect_left
@@ -11,7 +11,7 @@ Range = tuple[int, int]
 
 
 class End(NamedTuple):
-    """A text that ends a stem, and the range of the sorted tokens that begin with it (not empty)."""
+    """A suffix of a stem (a header up to the index), and the non-empty range of sorted tokens that begin with it."""
 
     text: bytes
     first: int
@@ -28,11 +28,11 @@ def begin_with(items: Sequence[bytes], prefix: bytes, low: int, high: int) -> Ra
 
 
 def follow(stems: Sequence[bytes], prefix: bytes, tokens: Sequence[bytes]) -> tuple[list[int], list[End]]:
-    """The indices of the tokens that stay within a stem, and the ends of stems that tokens may run past.
+    """The indices of tokens that stay within a stem, and the stem suffixes past which some tokens continue.
 
     Args:
-        stems: Headers up to the index, distinct, ascending.
-        prefix: The part that is written already.
+        stems: Headers up to the index, such as ``functions.NAME:``, distinct, ascending.
+        prefix: The prefix of a header that is written already.
         tokens: Distinct, ascending, not empty.
     """
     found: list[int] = []

@@ -23,17 +23,17 @@ class ThinkingBudget:
         self._end = None if marker == ABSENT else TokenSet((marker,), vocabulary.size)
 
     def apply(self, matcher: ToolCallMatcher, max_tokens: int) -> None:
-        """Allow a turn, from its start, ``max_tokens`` tokens of reasoning, its markers not counted; 0 for none.
+        """Limit a turn's reasoning to ``max_tokens`` tokens, not counting its markers; 0 for no reasoning.
 
-        A finish budget, which may end reasoning by a call as well, is applied before.
+        Call this at the turn's start, after the finish budget is applied: that may also end reasoning by a call.
         """
         if self._end is not None:
-            opening = matcher.phase is not Phase.REASONING  # reasoning opens with the turn's first token, or before it
+            opening = matcher.phase is not Phase.REASONING  # unless the prompt has the marker, the turn begins with it
             matcher.budgets += (_ThinkingFilter(self._end, max_tokens + opening),)
 
 
 class _ThinkingFilter:
-    """The :class:`constrained_k2.turn.pipeline.Budget` of one turn, active from token ``start`` on; stateless."""
+    """The stateless :class:`constrained_k2.turn.pipeline.Budget` of one turn, active from token ``start`` on."""
 
     def __init__(self, end: TokenSet, start: int) -> None:
         self._end = end
@@ -46,7 +46,7 @@ class _ThinkingFilter:
         return False
 
     def narrow_row(self, turn: ToolCallMatcher, row: npt.NDArray[np.int32]) -> None:
-        """Arguments are not reasoning."""
+        """Do nothing: arguments are not reasoning."""
 
     def truncate(self, num_tokens: int) -> None:
         """Do nothing: no tokens are stored."""

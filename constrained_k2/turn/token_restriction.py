@@ -20,14 +20,14 @@ Row = npt.NDArray[np.int32]
 class TokenRestriction:
     """The :class:`constrained_k2.turn.pipeline.Limits` of one request.
 
-    If a limit would leave no token of a mask, it is ignored for that token. Markers within arguments, which end strings
-    in some formats, need not be among the allowed ids.
+    If a limit would empty a mask, it is ignored for that mask. Markers within arguments, which end strings in some
+    formats, need not be among the allowed ids.
 
     Args:
         size: The width of the logits.
         allowed: The ids that may be written; None for all.
-        bad_words: Token sequences that must not be completed: the last token of each is forbidden if the turn so far
-            ends with the others.
+        bad_words: Token sequences that must not be completed: the last token of a sequence is forbidden if the turn so
+            far ends with its other tokens.
         on_ignored: Called for each mask for which a limit is ignored.
     """
 
@@ -43,7 +43,7 @@ class TokenRestriction:
         self._in_arguments: Row | None = None  # the allowed ids and the markers that arguments may contain
         words = [array("q", word) for word in bad_words if word]
         self._not_bad = ~row_of((word[0] for word in words if len(word) == 1), size) if words else None
-        # By the last but one token of words of several tokens: all tokens but the last, the last.
+        # For words of several tokens: the last but one token -> (all tokens but the last, the last token).
         self._endings: dict[int, list[tuple[array[int], int]]] = {}
         for word in words:
             if len(word) > 1:
@@ -51,7 +51,7 @@ class TokenRestriction:
         self._on_ignored = on_ignored
 
     def apply(self, turn: ToolCallMatcher, row: Row) -> None:
-        """Remove what the client forbids from a mask, in place."""
+        """Remove the tokens that the client forbids from a mask, in place."""
         ignored = self._allowed is not None and not narrow_to(row, row & self._allowed_in(turn, self._allowed))
         if self._not_bad is not None:
             left = row & self._not_bad
@@ -68,7 +68,7 @@ class TokenRestriction:
         return is_out or token_id in self._completing(turn)
 
     def _allowed_in(self, turn: ToolCallMatcher, allowed: Row) -> Row:
-        """The allowed ids in the phase of a turn."""
+        """The client's allowed ids, for the turn's current phase."""
         if turn.phase is not Phase.ARGUMENTS:
             return allowed
         if self._in_arguments is None:

@@ -58,12 +58,12 @@ class BitmaskRows:
         return view
 
 
-_latest: BitmaskRows | None = None  # a process usually has one bitmask; this keeps its memory alive
+_latest: BitmaskRows | None = None  # a process usually has one bitmask; this reference keeps its memory alive
 
 
 def bitmask_rows(bitmask: Bitmask, size: int) -> BitmaskRows:
-    """The rows of a bitmask, cached for the latest one."""
-    global _latest  # noqa: PLW0603 - a cache of one
+    """The rows of a bitmask; the result for the latest bitmask is cached."""
+    global _latest  # noqa: PLW0603 - a cache with one entry
     rows = _latest
     if rows is None or rows.bitmask is not bitmask or rows.size != size:
         rows = _latest = BitmaskRows(bitmask, size)
@@ -94,7 +94,7 @@ def narrow_to(row: npt.NDArray[np.int32], left: npt.NDArray[np.int32]) -> bool:
 
 
 def empty_rows(rows: npt.NDArray[np.int32]) -> list[int]:
-    """The numbers of the rows, of int32 ``[rows, words]``, that allow no token."""
+    """The indices of the rows that allow no token; ``rows``: int32 ``[rows, words]``."""
     bits = np.bitwise_or.reduce(rows, axis=1)
     return [] if bits.all() else np.flatnonzero(bits == 0).tolist()
 
@@ -149,6 +149,6 @@ class TokenSet:
             row[self._words] = self._bits
 
     def add_to(self, row: npt.NDArray[np.int32]) -> None:
-        """Allow the set's tokens in a bitmask row too, int32 ``[words]``; for sets that list what they allow."""
+        """Allow the set's tokens in a bitmask row too, int32 ``[words]``; not for sets with ``complement``."""
         assert not self.complement
         row[self._words] |= self._bits

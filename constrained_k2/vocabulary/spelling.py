@@ -11,7 +11,7 @@ _SEPARATORS = b"_-. \t"
 
 
 def spelled(raw: bytes) -> bytes:
-    """A text in lower case (ASCII), without separators: all spellings of a name are the same."""
+    """A text in lower case (ASCII), without separators; the same for all spellings of a name."""
     return raw.translate(_LOWER, _SEPARATORS)
 
 

@@ -1,4 +1,4 @@
-"""The model's vocabulary: the raw bytes of every ordinary token, and which ids are special."""
+"""The model's vocabulary: the raw bytes of every ordinary token, and the special tokens."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ class Vocabulary:
     """Token ids, their bytes, and the special tokens of one model.
 
     Args:
-        tokens: Id -> bytes of every ordinary token. Ids that are neither here nor special are never generated.
+        tokens: Id -> bytes of every ordinary token. Ids that are neither ordinary nor special are never generated.
         special_tokens: Text -> id of every special token.
         size: The width of the logits.
         encoder: Encodes text into ordinary tokens.
@@ -77,7 +77,7 @@ class Vocabulary:
         """Read a loaded ``transformers`` tokenizer, slow (Kimi's own) or fast; ``size`` is the width of the logits.
 
         Raises:
-            FormatMismatch: The tokenizer is neither based on ``tiktoken.model`` nor a fast one, or is of another model.
+            FormatMismatch: The tokenizer is neither a fast one nor based on ``tiktoken.model``, or of another model.
         """
         return cls(*tokenizer_files.from_tokenizer(tokenizer, size))
 
@@ -120,7 +120,7 @@ class Vocabulary:
         return self._end_in(list(prompt_ids[-longest:]), opening)
 
     def _end_in(self, ids: list[int], pieces: tuple[int | bytes, ...]) -> bool:
-        """True if tokens end in markers and literal text, in any tokenization of the text."""
+        """True if tokens end with a sequence of markers and literal text, in any tokenization of the text."""
         if not pieces or not ids:
             return not pieces
         *others, piece = pieces

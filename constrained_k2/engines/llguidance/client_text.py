@@ -23,7 +23,7 @@ from constrained_k2.vocabulary.bitmask import BitmaskRows
 if TYPE_CHECKING:
     from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar
 
-_FREE_NS = 10_000_000  # CPU time of each step that is not counted; most steps take 0.1 to 3 ms
+_FREE_NS = 10_000_000  # uncounted CPU time per step; most steps take 0.1 to 3 ms
 _MOST_NS = 80_000_000  # limit of the counted time; a step that needs less than _FREE_NS reduces the sum
 
 
@@ -66,8 +66,8 @@ class ClientTextMatcher:
     Args:
         inner: The matcher of the text.
         location: The location of the grammar in the request, for errors.
-        tokens: Bitmask of the tokens that a text may contain, int32 ``[words]``; None for any. It is needed because a
-            complement in LLGuidance's dialect (``~/a/``) also matches special tokens.
+        tokens: Bitmask of the tokens that a text may contain, int32 ``[words]``; None for any. It excludes special
+            tokens, which a complement in LLGuidance's dialect (``~/a/``) would match.
     """
 
     __slots__ = ("_begun", "_collects", "_inner", "_location", "_spent_ns", "_tokens")
@@ -87,7 +87,7 @@ class ClientTextMatcher:
 
     @property
     def plan(self) -> None:
-        """None: a client's grammar has no plan."""
+        """A client's grammar has no plan."""
 
     def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
         with self:

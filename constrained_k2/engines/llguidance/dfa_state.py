@@ -1,4 +1,4 @@
-"""A DFA state of a call's arguments: its mask, if cached, and the next states by token.
+"""One state of the token-level DFA of a call's arguments: its cached mask, and the next state by token.
 
 {"city": "Os and {"city": "Ber are one state if any string is allowed, and plain tokens lead back to it. The DFA is in
 :mod:`~constrained_k2.engines.llguidance.mask_cache`.
@@ -16,18 +16,22 @@ class DfaState:
 
     Attributes:
         position: The parser state; None without a state model.
-        twin: The representative, whose mask this state shares; None if there is no other.
-        is_shared: True if all calls in this parser state share it; else it belongs to one call.
-        stays: Token classes, as bits: allowed tokens of these classes lead back to this state.
-        loops: As ``stays``, of classes whose tokens are all allowed: inside a string of any characters.
-        next: The states after tokens, by token id; only in shared states.
+        twin: Another state that has the same mask and caches it for both (the representative); None if there is no
+            such state.
+        is_shared: True if all calls in this parser state use this object; False if it belongs to one call.
+        stays: Bits of the token classes that leave the parser state unchanged: an allowed token of these classes
+            leads back to this state.
+        loops: The bits of ``stays`` if, besides, the grammar allows every token of these classes here; else 0.
+        next: The next states by token id; empty unless this state is shared.
         row: The mask, int32 ``[words]``; None if not cached.
         rows_after: Masks by the previous token's id, if the mask depends on it.
         is_complete: True if the arguments may end here; None if unknown.
         visits: How often LLGuidance computed the mask.
-        allowed: What the grammar accepts, int32 ``[words]``, if known without LLGuidance.
-        is_direct: True if ``allowed`` is known; None if that was not tried yet.
-        forced: The residual if bytes are forced: then masks are narrower than ``allowed``. Else None.
+        allowed: The tokens that the grammar accepts, int32 ``[words]``; None if they were not computed without
+            LLGuidance.
+        is_direct: True if ``allowed`` is computed, False if only LLGuidance can compute it, None before the attempt.
+        forced: The residual if the next bytes are forced; else None. LLGuidance's mask is then narrower than
+            ``allowed``, since it has only the canonical tokenization of these bytes.
     """
 
     __slots__ = ("allowed", "forced", "is_complete", "is_direct", "is_shared", "loops", "next", "position", "row",

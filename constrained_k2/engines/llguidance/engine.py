@@ -1,4 +1,4 @@
-"""Compiles schemas with LLGuidance, with fallback grammars for its limits inside a call.
+"""Compiles schemas with LLGuidance; fallback grammars serve calls in which LLGuidance hits a limit.
 
 {"type": "integer", "minimum": 3}     Lark: any order of keys, exact bounds
 fallbacks                             the same with a lower maxLength of strings that have a pattern; any JSON object
@@ -48,13 +48,13 @@ from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 from constrained_k2.vocabulary.bitmask import words_per_row
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
-# Memory of a compiled grammar without its lexer, by the characters of its text: 20 to 80 bytes, measured.
+# Bytes of a compiled grammar, without its lexer, for each character of its text: 20 to 80 were measured.
 _COST_FACTOR = 40
 _COST_FLOOR = 40_000
 _MAX_DIGESTS = 4  # schemas of one shared grammar that the log names
 _REMEDIES: dict[RefusalKind, str] = {"size": "Declare fewer properties, or split the tool"}
 _logger = logging.getLogger(__name__)
-_MEASURED_AFTER_NS = 4_000_000  # of work by a grammar's lexer, which makes up to 1 MB; measuring takes 0.1 ms
+_MEASURED_AFTER_NS = 4_000_000  # of lexer work, in which the lexer grows by 1 MB at most; measuring takes 0.1 ms
 
 
 class LLGuidanceEngine:
@@ -128,7 +128,7 @@ class LLGuidanceEngine:
     def _eased(
         self, document: Any, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding, effort: Effort
     ) -> "LLGuidanceGrammar | None":
-        """A grammar whose lexer costs less; None if there is none. Its states are not cached: few calls need it."""
+        """A grammar whose lexer costs less; None if none compiles. It has no DFA, since few schemas need it."""
         with suppress(*COMPILE_ERRORS):
             source = our_text(document, self._patterns, undeclared_keys, encoding, effort)
             return self._probed(replace(source, model=None, is_simple=False), encoding)
@@ -157,7 +157,7 @@ class LLGuidanceEngine:
             raise UnsupportedSchema(problem, "", f"Correct the {what}", "", self.name) from None
 
     def _tried(self, grammar: ClientTextGrammar, before: list[int]) -> ClientTextGrammar:
-        """Compute the first mask of a client's grammar. If it is too slow, the matcher's error refuses the grammar."""
+        """Compute the first mask of a client's grammar, so that a grammar that is too slow is refused here."""
         matcher = grammar.matcher("")
         if all(map(matcher.accept, before)):
             matcher.fill(np.zeros(words_per_row(len(self.mask_cache.classes)), np.int32))
@@ -165,7 +165,7 @@ class LLGuidanceEngine:
         return grammar
 
     def _probed(self, source: GrammarText, encoding: ArgumentEncoding = "json") -> "LLGuidanceGrammar":
-        """Compile a grammar and compute its first masks, up to within the first key: a few grammars fail only then."""
+        """Compile a grammar and compute its masks up to inside the first key: a few grammars fail only there."""
         twin = self._compiled.get((source.text, source.effort))
         grammar = LLGuidanceGrammar(self.tokenizer, source, self.mask_threads, self.mask_cache, twin)
         if twin is None and not source.is_simple:
@@ -181,7 +181,7 @@ class LLGuidanceEngine:
 
 
 def _named(grammar: "LLGuidanceGrammar", schema: str) -> "LLGuidanceGrammar":
-    """Record the digest of a schema with its grammar's DFA, for the log."""
+    """Record a schema's digest in its grammar's DFA, so that a log line can name the schema."""
     if grammar.dfa is not None and len(grammar.dfa.digests) < _MAX_DIGESTS:
         grammar.dfa.digests[sha256(schema.encode(errors="backslashreplace")).hexdigest()[:16]] = None
     return grammar
@@ -190,7 +190,8 @@ def _named(grammar: "LLGuidanceGrammar", schema: str) -> "LLGuidanceGrammar":
 class LLGuidanceGrammar:
     """One compiled schema. Implements :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
 
-    ``twin`` is an equal grammar: this one shares its lexer and, if their states depend on the same, its DFA.
+    ``twin`` is a grammar with the same text. This one shares its lexer, unless it is simple and thus not compiled yet.
+    It shares its DFA if the DFA states of both depend on equal data (``states_by``).
 
     Copies of a prepared matcher are cheap (10 us) but share one lexer, and some patterns exhaust a lexer's states
     after dozens of copies. Then :meth:`renew` builds a new prototype.
@@ -206,9 +207,9 @@ class LLGuidanceGrammar:
     ) -> None:
         self.mask_threads = mask_threads
         plan = self.plan = source.plan
-        # All that DFA states depend on. Plans also have the schema's order of keys.
+        # The data that DFA states depend on. It is not the whole plan, which also has the schema's order of keys.
         self.states_by = (source.model, source.direct, plan and (plan.places, plan.has_open_keys))
-        self.dfa: LazyDfa | None = None  # shared by its matchers
+        self.dfa: LazyDfa | None = None  # shared by all matchers of this grammar
         if source.model is not None:
             shared = None if twin is None or twin.states_by != self.states_by else twin.dfa
             self.dfa = shared or cache.dfa(source.model, source.direct)
@@ -220,7 +221,7 @@ class LLGuidanceGrammar:
         self.effort: Effort = source.effort
         self._limits = CLIENT_LIMITS if source.is_clients else LIMITS if source.effort == "exact" else EASED_LIMITS
         self._coverage: Coverage | None = None  # None: the source's coverage
-        # The fallback grammars.
+        # Build the fallback grammars when first needed.
         self.make_narrow: Callable[[], LLGuidanceGrammar | None] | None = None
         self.make_any: Callable[[], LLGuidanceGrammar] | None = None
         self._narrow: LLGuidanceGrammar | None = None
@@ -316,7 +317,7 @@ class LLGuidanceGrammar:
         return renewed.deep_copy()
 
     def forced_ids(self, matcher: llguidance.LLMatcher) -> list[int]:
-        """Return the forced tokens, in canonical tokenization; none if the grammar may force a long text."""
+        """Return the forced tokens in canonical tokenization; an empty list if the grammar may force a long text."""
         if self._source.has_long_texts:
             return []
         if not self.any_tokenization:

@@ -1,4 +1,4 @@
-"""Tokenizes the bytes that LLGuidance forces in XTML arguments, for draft tokens."""
+"""Tokenizes the only text that a grammar of XTML arguments allows next, to draft its tokens."""
 
 import re
 from collections.abc import Callable, Iterator

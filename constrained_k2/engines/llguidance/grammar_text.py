@@ -38,10 +38,10 @@ from constrained_k2.threads.interruptible import check_deadline
 
 _ROOT: Node = frozenset({("#", True)})
 _MAX_PATTERNS = 256
-_PATTERN_BYTES, _BYTES_PER_CHARACTER = 16 << 20, 1000  # max memory of their lexers; estimate for each character matched
+_PATTERN_BYTES, _BYTES_PER_CHARACTER = 16 << 20, 1000  # max memory of all lexers; estimate per character matched
 _PROBED_TOKENS = 4
 _MAX_TEXTS = 2048  # max cached results of pattern searches
-_MAX_MEMBERS = MAX_GRAMMAR_SIZE // 2  # in JSON each takes at least 3 symbols (1.7.6): no need to let it read
+_MAX_MEMBERS = MAX_GRAMMAR_SIZE // 2  # a JSON member takes 3 symbols or more (1.7.6), so LLGuidance would refuse more
 # The strings, comments and regular expressions of a Lark grammar, in which "<" refers to no token.
 _LARK_TEXT = re.compile(r"\"(?:\\.|[^\"\\])*\"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\])+/", re.DOTALL)
 _OPTIONS = re.compile(r"^%llguidance[ \t]*\{[^}\n]*\}", re.MULTILINE)  # no effect on matches
@@ -55,7 +55,7 @@ class GrammarText:
     text: str  # Lark, or JSON around it
     coverage: Coverage
     plan: Plan | None = None  # None if this package did not write it from a schema
-    model: StateModel | None = None  # None if its states are not cached
+    model: StateModel | None = None  # None if the grammar gets no DFA
     encoding: ArgumentEncoding = "json"
     has_long_texts: bool = False  # True if LLGuidance might force text of unlimited length
     is_clients: bool = False  # True if a client wrote it
@@ -101,7 +101,7 @@ def our_text(
 
 
 def any_text(patterns: "Patterns", encoding: ArgumentEncoding, *, is_object: bool) -> GrammarText:
-    """Write the grammar of any JSON object, or of any JSON value. Its states are not cached: few calls get there."""
+    """Write the grammar of any JSON object, or of any JSON value. It gets no DFA, since few calls reach it."""
     source = our_text({"type": "object"} if is_object else {}, patterns, "allow", encoding)
     kind = "object" if is_object else "value"
     reason = f"LLGuidance failed while it wrote with the schema's grammar: any JSON {kind} is allowed"
@@ -110,7 +110,7 @@ def any_text(patterns: "Patterns", encoding: ArgumentEncoding, *, is_object: boo
 
 
 def answer_text(kind: Literal["regex", "lark"], text: str) -> GrammarText:
-    """Return the grammar of a regular expression or of a Lark grammar that a request gives for its answer.
+    """Return the grammar of an answer that a request restricts by a regular expression or a Lark grammar.
 
     Raises:
         Refused: LLGuidance rejects it, or it refers to special tokens, which no answer may contain.
@@ -136,14 +136,14 @@ def _clients(lark: str, encoding: ArgumentEncoding) -> GrammarText:
 
 
 def _lark(text: str) -> str:
-    """Return a grammar as Lark: EBNF, which xgrammar reads, is converted."""
+    """Return a grammar as Lark; xgrammar's EBNF is converted."""
     outside = _LARK_TEXT.sub("", text)
     if "::=" in outside:
         if len(text) > _MAX_EBNF:
             raise Refused(f"an EBNF grammar has at most {_MAX_EBNF} characters; write it as Lark")
         try:
             return gbnf_to_lark(text)
-        except Exception as error:  # its parser raises plain exceptions
+        except Exception as error:  # LLGuidance's converter raises plain exceptions
             raise Refused(f"as EBNF: {error}") from error
     if "<" in outside:
         raise Refused("it refers to a token by <…>; only text can be written in an answer")
@@ -151,16 +151,16 @@ def _lark(text: str) -> str:
 
 
 class Patterns:
-    """Matches patterns with LLGuidance: unlike Python's ``re``, no pattern makes it slow."""
+    """Matches patterns with LLGuidance, which no pattern makes slow, unlike Python's ``re``."""
 
     def __init__(
         self, tokenizer: llguidance.LLTokenizer | None = None, is_read: Callable[[str], bool] = lambda _: False
     ) -> None:
-        self.is_read = is_read  # tells whether LLGuidance compiles a terminal of strings
+        self.is_read = is_read  # returns True if LLGuidance compiles a terminal of strings
         self._tokenizer = llguidance.LLTokenizer("byte", slices=[])  # no masks of strings: slices would cost time
         self._writing = tokenizer or self._tokenizer
         self._matchers: dict[str, llguidance.LLMatcher] = {}
-        self._matcher_bytes = 0  # of their lexers
+        self._matcher_bytes = 0  # estimated memory of the matchers' lexers
         self.has_match = lru_cache(_MAX_PATTERNS)(self._has_match)
         self.can_begin = lru_cache(_MAX_PATTERNS)(self._can_begin)
         self.is_found = lru_cache(_MAX_TEXTS)(self._is_found)
@@ -178,7 +178,7 @@ class Patterns:
         raise SchemaTooCostly(problem, "", "Simplify the pattern")
 
     def _has_match(self, expression: str) -> bool:
-        """Return True if some text matches a terminal's expression, or if LLGuidance cannot tell."""
+        """Return True if some text matches a terminal's expression, or if LLGuidance cannot decide that."""
         check_deadline()
         matcher = llguidance.LLMatcher(self._tokenizer, grammar_of(alone(expression)), log_level=0, limits=LIMITS)
         if not matcher.is_error():

@@ -1,8 +1,8 @@
-"""Limits the work of LLGuidance's lexers, and estimates the memory that each of them takes.
+"""Limits the work of LLGuidance's lexers, and estimates their memory.
 
 A lexer is lazy: its regular expressions and states are made when a text first needs them, so its size depends on the
-grammar and on its use, not on the length of the grammar's text: ``{"multipleOf": 9999}`` takes 5 MB, ten times that
-beside other multiples.
+grammar and on its use, not on the length of the grammar's text: ``{"multipleOf": 9999}`` takes 5 MB, and 50 MB if the
+schema has other multiples too.
 """
 
 import re
@@ -14,8 +14,8 @@ MAX_GRAMMAR_SIZE = 50_000
 """Symbols of a grammar."""
 # Fewer symbols than by default, so that a schema of 100 bytes ("maxItems": 100000) is refused within 0.2 s instead of
 # compiling for seconds. More items in a row than by default, since objects may have thousands of optional properties.
-# Five times the default for the lexemes of a step: a pattern beside a length takes up to 25 ms then and does not fail.
-# A grammar that takes over from one that failed may take five times longer still.
+# Five times the default lexer work per step: then a pattern combined with a length takes up to 25 ms, but compiles.
+# A fallback grammar may take five times as long again.
 _SIZES: dict[str, Any] = {"max_grammar_size": MAX_GRAMMAR_SIZE, "max_items_in_row": 20_000, "step_max_items": 200_000}
 LIMITS = llguidance.LLParserLimits(**_SIZES, step_lexer_fuel=1_000_000)
 # Lower limits for a client's grammar. Its other costs are bounded by CPU time (client_text.py).
@@ -32,7 +32,7 @@ _FUEL = re.compile(r'"lexer_cost": (\d+)')
 
 
 def spent_fuel(matcher: llguidance.LLMatcher) -> int:
-    """Return the fuel that a matcher's lexer has spent, in all copies of it; 0 if the matcher has failed.
+    """Return the fuel that a matcher's lexer has spent for all copies of the matcher; 0 if the matcher has failed.
 
     The matcher is unchanged. LLGuidance (1.7.6) reports the number only in its errors, and updates it with each mask.
     So a copy computes a mask, and then fails on purpose. This takes 0.1 ms.
@@ -45,5 +45,5 @@ def spent_fuel(matcher: llguidance.LLMatcher) -> int:
 
 
 def lexer_bytes(matcher: llguidance.LLMatcher) -> int:
-    """Return about how many bytes a matcher's lexer takes."""
+    """Estimate the memory of a matcher's lexer in bytes."""
     return LEXER_BYTES + BYTES_PER_FUEL * spent_fuel(matcher)

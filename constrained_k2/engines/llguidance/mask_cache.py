@@ -1,6 +1,6 @@
 """A lazily built DFA over tokens, shared by all calls of a grammar, with one cached bitmask per state.
 
-A step that any call has taken before is a dictionary lookup, and its mask a copy of 20 KB. LLGuidance is asked only for
+A step that an earlier call has taken is a dictionary lookup, and its mask is a copy of 20 KB. LLGuidance runs only for
 new steps. :mod:`constrained_k2.engines.llguidance.position` decides which prefixes share a state.
 
 The second call of a function that writes {"to": "up"} takes seven steps and seven masks from here.
@@ -39,7 +39,7 @@ _SHORT = 64  # bytes: few tokens have more
 _MAX_STATES = 4096  # DFA states of one grammar
 _STRINGS_SHARE = 8  # string states may take an eighth of the budget
 _MAX_STEPS = 256  # cached steps from one state
-_PAID_AT_ONCE = 8  # states that are charged to the budget at once
+_PAID_AT_ONCE = 8  # the budget is charged for this many states at a time
 _logger = logging.getLogger(__name__)
 
 
@@ -49,7 +49,7 @@ class LazyDfa:
     def __init__(self, cache: "MaskCache", model: StateModel, direct: DirectModel | None = None) -> None:
         self.cache = cache
         rule = None if direct is None else direct[model.root]
-        # True if the text is one object, and ends with it.
+        # True if the arguments are one object and nothing else, so they are complete when it is closed.
         self.ends_with_object = rule is not None and rule == ValueRule(object=rule.object)
         self._direct = cache.direct_masks() if direct is not None and self.ends_with_object else None
         self._residuals: Residuals | None = None
@@ -67,7 +67,7 @@ class LazyDfa:
 
     @property
     def is_unpaid(self) -> bool:
-        """True if there are more states than are charged to the cache's budget."""
+        """True if the DFA has more states than the cache's budget was charged for."""
         return len(self._states) > self.paid_states
 
     def begin(self) -> DfaState:
@@ -76,7 +76,7 @@ class LazyDfa:
         return self.start
 
     def step(self, state: DfaState, token_id: int) -> DfaState:
-        """Return the state after a token that LLGuidance has just accepted, and cache the step."""
+        """Return the state after a token that the grammar accepts, and cache the step."""
         assert state.position is not None
         token = self.cache.tokens.get(token_id) or self.cache.token(token_id)
         position = self.tracker.follow(state.position, token)
@@ -86,13 +86,13 @@ class LazyDfa:
         return after
 
     def allowed(self, state: DfaState) -> npt.NDArray[np.int32] | None:
-        """Return the tokens that the grammar accepts, int32 ``[words]``, if that is known without LLGuidance."""
+        """Return the tokens that the grammar accepts, int32 ``[words]``; None if only LLGuidance can compute them."""
         if state.is_direct is None:
             state.is_direct = False
             if self._residuals is not None and self._direct is not None and state.position is not None:
                 residual = self._residuals.of(state.position)
-                row = None if residual is None else self._direct.allowed(residual)  # may drop this state from the cache
-                if row is self._direct.empty:  # never trusted: LLGuidance computes the mask again
+                row = None if residual is None else self._direct.allowed(residual)  # may evict this state
+                if row is self._direct.empty:  # an error of this package: LLGuidance computes the mask again
                     self.cache.note_empty_mask(self.digests)
                 elif row is not None:
                     assert residual is not None
@@ -101,14 +101,14 @@ class LazyDfa:
         return state.allowed
 
     def direct_mask(self, state: DfaState, previous: int) -> npt.NDArray[np.int32] | None:
-        """Return the mask after a token, int32 ``[words]``, if it can be computed without LLGuidance."""
+        """Return the mask, int32 ``[words]``; None if only LLGuidance can compute it. ``previous``: the last token."""
         row = state.allowed if state.is_direct else self.allowed(state)
         if row is None or state.forced is None or previous < 0 or self._direct is None:
             return row
         return self._direct.forced(state.forced, previous)
 
     def cache_mask(self, state: DfaState, row: npt.NDArray[np.int32], previous: int | None) -> None:
-        """Cache a copy of a shared state's mask; ``previous``: the token id before, if the mask depends on it."""
+        """Cache a copy of a shared state's mask; ``previous``: the last token's id; None if it does not matter."""
         row = self.cache.intern(row)
         if previous is None:
             state.row = row
@@ -119,7 +119,7 @@ class LazyDfa:
         self.cache.evict_over_budget()
 
     def clear(self) -> None:
-        """Drop the states; calls that are in a dropped state continue from it."""
+        """Drop the states. A call that is in a dropped state can still continue from it."""
         dropped, self._states = self._states, {}
         self.start = DfaState(self.tracker.start)
         for state in dropped.values():  # break the reference cycles
@@ -129,7 +129,7 @@ class LazyDfa:
         self.cache.repay(self)
 
     def _made(self, position: Position) -> DfaState:
-        """Return a new DFA state, or the one that calls in this parser state share."""
+        """Return the DFA state that all calls in this parser state share, or a new one if the state is not shared."""
         is_shared = position.is_shared
         if is_shared and len(self._states) >= _MAX_STATES:
             self.clear()
@@ -143,14 +143,14 @@ class LazyDfa:
 
 
 class MaskCache:
-    """Bounds the DFA states of all grammars over one vocabulary by a budget in estimated bytes, and interns masks."""
+    """Keeps the DFA states of all grammars over one vocabulary within a budget of estimated bytes; interns masks."""
 
     def __init__(self, vocabulary: Vocabulary, budget: int, tokenizer: llguidance.LLTokenizer) -> None:
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._budget = budget
         self.classes = bytearray(vocabulary.size)  # by token id: a TokenClass, 0 if unknown yet
-        self.tokens: dict[int, bytes] = {}  # by token id: those whose class is known
+        self.tokens: dict[int, bytes] = {}  # token id -> bytes, for the tokens whose class is known
         self._rows: WeakValueDictionary[int, npt.NDArray[np.int32]] = WeakValueDictionary()
         self._used: OrderedDict[LazyDfa, None] = OrderedDict()  # least recently used first
         self._lock = threading.Lock()
@@ -158,7 +158,7 @@ class MaskCache:
         self.strings = KnownStrings(
             _long_lengths(vocabulary), self.charge, budget // _STRINGS_SHARE, self._clear_users_of
         )
-        self._written_tokens: WrittenTokens | None = None  # without a budget, made for the first schema that needs it
+        self._written_tokens: WrittenTokens | None = None  # with budget 0, built for the first schema that needs it
         self._direct_masks: DirectMasks | None = None  # likewise
         self.on_empty_mask: Callable[[], None] = lambda: None
         self._making = threading.Lock()
@@ -177,7 +177,7 @@ class MaskCache:
         return LazyDfa(self, model, direct) if self._budget and model.longest_name <= _MAX_NAME_BYTES else None
 
     def direct_masks(self) -> DirectMasks:
-        """Return the object that computes masks without LLGuidance; it is made at the first call."""
+        """Return the object that computes masks without LLGuidance, built at the first call."""
         with self._making:
             if self._direct_masks is None:
                 self._direct_masks = DirectMasks(
@@ -202,7 +202,7 @@ class MaskCache:
         return row
 
     def written_tokens(self) -> WrittenTokens:
-        """Return the tokens that may end a key or an item."""
+        """Return the vocabulary's tokens by their effect on keys and items, classified at the first call."""
         with self._making:
             if self._written_tokens is None:
                 self._written_tokens = WrittenTokens(self._vocabulary)
@@ -218,7 +218,7 @@ class MaskCache:
         return token
 
     def note_empty_mask(self, digests: Iterable[str]) -> None:
-        """Count and log a direct mask without a token. ``digests`` name the schemas that share its grammar."""
+        """Count and log a mask without tokens, computed without LLGuidance. ``digests`` name the grammar's schemas."""
         self.on_empty_mask()
         message = "schema %s: a mask allowed no token; LLGuidance computes it. Please report the schema."
         _logger.warning(message, " or ".join(digests))
@@ -247,7 +247,7 @@ class MaskCache:
             self._charged += more
 
     def _clear_users_of(self, shapes: tuple[Shape, ...]) -> None:
-        """Drop the DFA states of the grammars that use the states of these strings."""
+        """Drop the DFA states of all grammars whose parser states contain string states of these (dropped) shapes."""
         with self._lock:
             users = [dfa for dfa in self._used if shapes in dfa.tracker.shapes]
         for dfa in users:
@@ -261,7 +261,7 @@ class MaskCache:
             known = self._rows.get(digest)
             if known is None or known.tobytes() != content:
                 known = self._rows[digest] = row.copy()
-                known.flags.writeable = False  # so callers may keep it; rows that are made for them are writable
+                known.flags.writeable = False  # marks rows that callers may keep, unlike rows made for one call
         return known
 
     def clear(self) -> None:
@@ -273,7 +273,7 @@ class MaskCache:
             self._direct_masks.clear()
 
     def evict_over_budget(self) -> None:
-        """Evict grammars' states, the least recently used first, until the rest is within the budget."""
+        """Evict the states of the least recently used grammars until the cache is within the budget."""
         while self.spent > self._budget and (oldest := self._oldest()) is not None:
             self._evict(oldest)
 
@@ -290,7 +290,7 @@ class MaskCache:
 
 
 def _long_lengths(vocabulary: Vocabulary) -> tuple[int, ...]:
-    """Return the numbers of characters above 64 that a token may add to a JSON string, in order."""
+    """Return all numbers of characters, above 64, by which one token may lengthen a JSON string; ascending."""
     lengths: set[int] = set()
     for token in map(vocabulary.ordinary_bytes, range(vocabulary.size)):
         if token is not None and len(token) > _SHORT:

@@ -1,4 +1,4 @@
-"""The thread pool in which LLGuidance computes the masks of a batch, without the interpreter lock."""
+"""The thread pool in which LLGuidance computes the masks of a batch without holding the GIL."""
 
 import os
 
@@ -20,7 +20,7 @@ class MaskThreads:
         self._owner = 0
 
     def executor(self) -> llguidance.LLExecutor:
-        """Return LLGuidance's thread pool of this process: a forked process has none of its parent's threads."""
+        """Return this process's thread pool: a forked process makes its own, since it lacks its parent's threads."""
         if self._executor is None or self._owner != os.getpid():
             self._owner = os.getpid()
             self._executor = llguidance.LLExecutor(self.count)

@@ -1,7 +1,7 @@
-r"""Matches a call's arguments: from the grammar's shared DFA if cached there, else with LLGuidance.
+r"""Matches a call's arguments by the grammar's cached DFA over tokens, or by LLGuidance for new states.
 
-{"city": "Oslo     tokens that the DFA knows; LLGuidance has consumed none of them
-{"city": "Oslo\u   a new state without a known mask: LLGuidance consumes all of them, and computes it
+{"city": "Oslo     the DFA has a state after each token; LLGuidance has consumed no token
+{"city": "Oslo\u   a new DFA state without a mask: LLGuidance consumes all tokens and computes the mask
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar
 
 T = TypeVar("T")
-_SLOW_NS = 100_000  # a mask that takes longer is cached at its first visit: three times what caching costs
+_SLOW_NS = 100_000  # a mask that takes longer is cached at its first visit; caching takes a third of this time
 # Smaller batches stay on the calling thread. Measured on two cores: 16 rows take 0.25 ms on two threads and 0.16 ms on
 # one; from 64 rows on the time is equal, and the interpreter lock is released once for all rows.
 _MIN_THREADED_ROWS = 64
@@ -47,13 +47,14 @@ def fill_each(batch: Sequence[tuple[Any, int]], rows: BitmaskRows) -> Failures:
 class LLGuidanceMatcher:
     """The parser state of one call's arguments. Implements :class:`~constrained_k2.engines.protocol.ArgumentMatcher`.
 
-    Cached steps and masks come from the grammar's DFA. LLGuidance consumes the tokens later, when it is next needed. If
-    its shared lexer fails, the tokens are replayed with a new lexer; if that fails too, or LLGuidance cannot compile
-    the grammar, with the fallback grammars.
+    Cached steps and masks come from the grammar's DFA. LLGuidance consumes the tokens later, when it is next needed.
+    If its shared lexer fails, the tokens are replayed with a new lexer. If that fails too, or LLGuidance cannot
+    compile the grammar, they are replayed with a fallback grammar.
 
-    LLGuidance (1.7.6) returns its latest mask again if its lexer is in the same state after the same number of lexemes,
-    even if it was rolled back in between and other lexemes followed. So after a rollback past its latest mask, a new
-    mask is computed before it continues. If bytes are forced there, that does not help, and the tokens are replayed.
+    LLGuidance (1.7.6) returns its latest mask again if its lexer is in the same state after the same number of
+    lexemes, even if it was rolled back in between and other lexemes followed. So after a rollback past the latest
+    mask, this class has LLGuidance compute a new mask before it consumes more tokens. That does not help if bytes are
+    forced there: then all tokens are replayed.
     """
 
     __slots__ = ("_classes", "_consumed", "_ids", "_is_stale", "_location", "_masked", "_matcher", "_may_relax",
@@ -75,11 +76,11 @@ class LLGuidanceMatcher:
         self._classes = grammar.token_classes
         self._state = _UNTRACKED if grammar.dfa is None else grammar.dfa.begin()
         self._ids: list[int] = []
-        self._path = [self._state]  # the state before each token, and the current one
+        self._path = [self._state]  # the state before each token, then the current state
         self._matcher: llguidance.LLMatcher | None = None
         self._consumed = 0  # tokens that LLGuidance has consumed
-        self._masked = 0  # tokens that it had consumed at its latest mask
-        self._is_stale = False  # True if it was rolled back past that mask
+        self._masked = 0  # tokens that LLGuidance had consumed when it computed its latest mask
+        self._is_stale = False  # True if LLGuidance was rolled back past that mask
 
     def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
         self._fill(row, address)
@@ -87,7 +88,7 @@ class LLGuidanceMatcher:
             self.written_filter.narrow(row)
 
     def _fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
-        """Fill a row with what the grammar allows."""
+        """Fill a row with the tokens that the grammar allows; the uniqueness filter is not applied yet."""
         cached = self._known_mask()
         if cached is not None:
             row[:] = cached
@@ -132,10 +133,10 @@ class LLGuidanceMatcher:
                 matcher = self.grammar.copy()
             except COMPILE_ERRORS:
                 return []
-            if matcher.is_error():  # do not leave the grammar for a draft: its masks may need no LLGuidance
+            if matcher.is_error():  # do not replace the grammar only for a draft: its masks may not need LLGuidance
                 return []
             self._matcher = matcher
-        return self.grammar.forced_ids(self.engine())  # at a limit of LLGuidance the next mask hits it too
+        return self.grammar.forced_ids(self.engine())  # if LLGuidance hits a limit, so does the next mask
 
     def accept(self, token_id: int) -> bool:
         state, written = self._state, self.written_filter
@@ -159,12 +160,12 @@ class LLGuidanceMatcher:
         self._take_back(1)
         row = np.zeros(words_per_row(len(self._classes)), dtype=np.int32)
         self._fill(row)
-        if written.without_repetitions(row) is not row:  # there is another token
+        if written.without_repetitions(row) is not row:  # another token is legal
             return False
         return self._accept_new(token_id) and written.follow(token_id, len(self._ids), may_repeat=True)
 
     def _accept_new(self, token_id: int) -> bool:
-        """Accept a token that leads to a new state: without LLGuidance, if what the grammar accepts is known."""
+        """Accept a token for which the DFA has no step yet: without LLGuidance if the legal tokens are known."""
         dfa, state = self.grammar.dfa, self._state
         row = state.allowed if state.is_direct or dfa is None else dfa.allowed(state)
         if dfa is None or row is None or token_id >= len(self._classes) or token_id < 0:
@@ -236,7 +237,7 @@ class LLGuidanceMatcher:
         is_complete = matcher.is_accepting()
         if not is_complete and matcher.is_error():  # a failed matcher is never accepting
             is_complete = self._retry(lambda other: other.is_accepting())
-        if state.is_shared and state is self._state:  # not by a fallback grammar
+        if state.is_shared and state is self._state:  # a fallback grammar's answer is not cached
             state.is_complete = is_complete
         return is_complete
 
@@ -255,7 +256,7 @@ class LLGuidanceMatcher:
         return written.without_repetitions(row)
 
     def _known_mask(self) -> npt.NDArray[np.int32] | None:
-        """Return what the grammar allows, if it is cached or needs no LLGuidance."""
+        """Return the tokens that the grammar allows; None if only LLGuidance can compute them."""
         state = self._state
         if state.is_direct is not False and (dfa := self.grammar.dfa) is not None:
             row = None if state.forced else state.allowed

@@ -1,8 +1,9 @@
-"""Hashable parser states: prefixes with equal states have the same continuations.
+"""Hashable parser states of a call's arguments: prefixes with equal states can share cached masks.
 
-A state (:class:`Position`) has what the grammar's state model (:mod:`~constrained_k2.grammar.state_model`) records of
-the open objects and arrays, and the text since the last structural character (a brace, bracket, comma, colon, the end
-of a string). Inside an ambiguous value all of its text is preserved.
+A state (:class:`Position`) has two parts. For each open object and array, it has the data that the grammar's state
+model (:mod:`~constrained_k2.grammar.state_model`) names, such as the keys so far. And it has the text since the last
+structural character: a brace, bracket, comma, colon or the end of a string. Inside an ambiguous value, it has the
+whole value so far.
 """
 
 import re
@@ -47,7 +48,7 @@ class Open(NamedTuple):
 
     node: int  # AMBIGUOUS inside an ambiguous value; its outermost object or array has its node
     is_object: bool
-    keys: int = 0  # the declared keys so far, as bits by their numbers in the model: there may be thousands
+    keys: int = 0  # a bit for each declared key written so far, by its number in the model; there may be thousands
     number: int = 0  # the undeclared keys so far, if they are counted; in an array, the index of the current item
 
 
@@ -65,7 +66,7 @@ class Position(NamedTuple):
 
     @property
     def is_shared(self) -> bool:
-        """True if all prefixes in this state have the same continuations."""
+        """True if calls in this state may share a DFA state; of tracked strings, only representatives do."""
         if self.expect is Expect.IN_TRACKED_STRING:
             return self.string is not None and self.string.twin is self.string
         return len(self.text) <= MAX_TEXT and self.expect not in _UNSHARED
@@ -77,7 +78,7 @@ class Position(NamedTuple):
 
     @property
     def twin(self) -> "Position | None":
-        """The representative: the shared state of another prefix with the same mask; None if there is none."""
+        """Another parser state with the same mask, under which the mask is cached; None if there is none."""
         if self.string is None or self.string.twin is None:
             return None
         if self.expect is Expect.IN_KEY:  # the text makes a difference while it may become a declared key
@@ -86,7 +87,7 @@ class Position(NamedTuple):
 
     @property
     def stays(self) -> int:
-        """The classes of tokens that leave the state unchanged."""
+        """The bits of the token classes (:class:`TokenClass`) that leave this state unchanged."""
         if self.expect < Expect.IN_FREE_STRING:
             return 0
         match self.expect:

@@ -1,7 +1,7 @@
 """Computes the parser state after each token of JSON arguments.
 
-{"a":1,       the open object with the bit of ``a``, a key comes next
-{"b":2,"a":1, another state, since ``b`` has a bit too; {"a":7, is in the first one again
+{"a":1,       an open object with the bit of ``a``; a key comes next
+{"b":2,"a":1, another state, since ``b`` has a bit too. But {"a":7, is in the first state again.
 """
 
 import json
@@ -48,11 +48,11 @@ class PositionTracker:
     """Computes the parser states of prefixes that a grammar accepts."""
 
     def __init__(self, model: StateModel, strings: KnownStrings) -> None:
-        self._nodes = (*model.nodes, NodeModel())  # the last is that of AMBIGUOUS, which is -1
+        self._nodes = (*model.nodes, NodeModel())  # AMBIGUOUS is -1, so its node is the last
         self._max_text = max(model.longest_name, MAX_TEXT)
         self.start = Position(Expect.VALUE, model.root)
         self._strings = strings
-        self.shapes: set[tuple[Shape, ...]] = set()  # of the strings and keys whose states are parts of parser states
+        self.shapes: set[tuple[Shape, ...]] = set()  # the shapes of strings and keys that have string states here
         self.free_keys: frozenset[int] = frozenset()  # object nodes whose keys need no string states
 
     def follow(self, position: Position, token: bytes) -> Position:
@@ -104,7 +104,7 @@ class PositionTracker:
         if position.expect is Expect.IN_TRACKED_STRING and _CHARACTER.fullmatch(longer.text):
             assert longer.string is not None
             character = json.loads(b'"%b"' % longer.text)
-            # Whether a pair of escapes counts as one character is the engine's choice.
+            # The engine decides whether a pair of escapes counts as one character, so such states are not tracked.
             is_tracked = len(longer.text) <= _LONGEST_ESCAPE
             if longer.string.owner.is_mixed and not _ONE_SPELLING.fullmatch(longer.text.decode()):
                 is_tracked = False
@@ -199,7 +199,7 @@ class PositionTracker:
         return Position(expect, value, (*position.open, owner), text, outside)
 
     def _append(self, position: Position, text: bytes) -> Position:
-        """Append a text, up to a length from which on states are not shared anyway. Keys are no longer tracked."""
+        """Append a text, up to the length beyond which states are not shared anyway. Keys are no longer tracked."""
         expect, value, opened, before, outside, escaped, string = position
         string = string if expect is Expect.IN_TRACKED_STRING else None
         return Position(expect, value, opened, (before + text)[: self._max_text + 1], outside, escaped, string)

@@ -1,7 +1,7 @@
 """Classifies why LLGuidance rejects a grammar, by the text of its error message.
 
-"fuel exhausted when checking relevance of lexemes"     lexer: patterns that cost less may compile
-"grammar size (number of symbols) too big"              size: only a smaller schema does
+"fuel exhausted when checking relevance of lexemes"     lexer: a grammar with cheaper patterns may compile
+"grammar size (number of symbols) too big"              size: only a smaller schema compiles
 """
 
 from typing import Literal
@@ -33,7 +33,7 @@ _NO_TEXT = "NoExtensionBias"
 
 
 def refusal(message: str) -> Refused:
-    """Return the error for a message of LLGuidance (1.7.6)."""
+    """Return the error for one of LLGuidance's messages (1.7.6)."""
     said = message.partition(_DETAILS)[0].lower()
     kind: RefusalKind = "other"
     if "fuel" in said or "lexer" in said:
@@ -52,7 +52,7 @@ def grammar_of(lark: str) -> str:
     """Wrap a Lark grammar in the JSON that LLGuidance's matcher reads.
 
     Raises:
-        Refused: It has half of a surrogate pair.
+        Refused: The grammar contains half of a surrogate pair.
     """
     try:
         return llguidance.LLMatcher.grammar_from_lark(lark)

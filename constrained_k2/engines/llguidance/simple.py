@@ -1,4 +1,4 @@
-"""Size limits below which a grammar certainly compiles, so admission does not run LLGuidance."""
+"""Decides whether a grammar is so small and plain that LLGuidance certainly compiles it when needed."""
 
 from collections.abc import Callable
 from typing import Final
@@ -13,7 +13,7 @@ MAX_TEXT: Final = 16_000
 MAX_HARD: Final = 16
 """Terminals with patterns in a small grammar, at most. They do not count in its size."""
 MAX_HARD_TEXT: Final = 64_000
-"""Characters of all these terminals together: LLGuidance needs over 15 ms to read more, too long within a step."""
+"""Characters of these terminals together, at most: more take LLGuidance over 15 ms to compile, too long for a step."""
 _ANY_STRING = String()
 _LARGEST, _MOST_PARTS = 10**15, 10**17  # max magnitude and max denominator of a bound: a double has up to 17 digits
 
@@ -39,7 +39,7 @@ def is_simple(plan: Plan, text: str, is_read: Callable[[str], bool]) -> bool:
             elif isinstance(one, ObjectPlan) and any(extra.is_hard for extra in one.extras):
                 return False
     size = sum(map(len, hard))
-    if len(text) - size > MAX_TEXT or len(hard) > MAX_HARD or size > MAX_HARD_TEXT:  # too much to compile alone
+    if len(text) - size > MAX_TEXT or len(hard) > MAX_HARD or size > MAX_HARD_TEXT:  # too much to compile within a step
         return False
     return all(map(is_read, hard))
 

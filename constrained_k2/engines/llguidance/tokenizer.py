@@ -1,4 +1,4 @@
-"""Builds LLGuidance's tokenizer of a vocabulary, with token groups for JSON and XTML strings."""
+"""Builds LLGuidance's tokenizer for a vocabulary, with slices: token groups that are allowed at once."""
 
 import llguidance
 
@@ -11,15 +11,15 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 _JSON_CHARACTER = r'[^"\\\x00-\x1F\x7F\u{2028}\u{2029}]'
 _JSON_SLICES = [r"[\x20\x0A\x0D\x09]+", "[A-Za-z0-9_]{1,10}"]
 _JSON_SLICES += [_JSON_CHARACTER + count for count in ("{1,10}", "{1,30}", "+")]
-# The same for strings without escapes, beside LLGuidance's own: half the time of a mask if their length is limited.
+# Slices for strings without escapes, besides LLGuidance's own: they halve the time of a mask for a limited length.
 _RAW_SLICES = ["(?s:.{1,10})", "(?s:.{1,30})"]
-# The same for the keys of XML attributes, which contain no plain ampersand: a twentieth of the time. These groups are
-# subsets of those for JSON strings, and come before them: a group is used only if all of it is allowed.
+# Slices for the keys of XML attributes, which contain no plain ampersand: a mask then takes a twentieth of the time.
+# They are subsets of the slices for JSON strings, and come first: a slice is used only if all its tokens are allowed.
 _ATTRIBUTE_SLICES = [rf'[^"&\\\x00-\x1F\x7F]{count}' for count in ("{1,10}", "{1,30}", "+")]
 
 
 def build_tokenizer(vocabulary: Vocabulary, stop_id: int) -> llguidance.LLTokenizer:
-    """Return LLGuidance's tokenizer of a vocabulary. Special tokens are never text; ``stop_id`` is the stop token."""
+    """Return LLGuidance's tokenizer for a vocabulary. Special tokens are never text; ``stop_id`` is the stop token."""
     encoder = vocabulary.encoder
     slices = _JSON_SLICES
     if SEPARATOR in vocabulary.special_tokens:

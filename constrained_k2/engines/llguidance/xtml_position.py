@@ -1,4 +1,4 @@
-"""Computes the parser state after each token of XTML arguments: in a tag, raw text or a JSON value.
+"""Computes the parser state after each token of Kimi K3's XTML arguments: in a tag, raw text or JSON.
 
 <|open|>argument key="to" type="string"<|sep|>up     in raw text, with the bit of ``to``; only a marker ends it
 """
@@ -13,13 +13,13 @@ from constrained_k2.grammar.patterns.string_states import KnownStrings
 from constrained_k2.grammar.state_model import AMBIGUOUS, ArgumentsModel, StateModel
 
 _ATTRIBUTES = re.compile(rb'([^"]*)" type="([a-z]+)"')
-_AFTER_KEY = 32  # bytes of text after a key
+_AFTER_KEY = 32  # stored bytes of a tag after its key
 _TEXTS = frozenset({Expect.IN_FREE_TEXT, Expect.IN_LISTED_TEXT, Expect.IN_OTHER_TEXT})
 _TAGS = frozenset({Expect.IN_TAG, Expect.IN_ATTRIBUTES, Expect.IN_END_TAG})
 
 
 class XtmlTracker(PositionTracker):
-    """Computes the parser states of arguments; the outermost open object has the keys of the blocks so far."""
+    """Computes the parser states of XTML arguments. The outermost open object has the keys of the blocks so far."""
 
     def __init__(self, arguments: ArgumentsModel, model: StateModel, strings: KnownStrings) -> None:
         super().__init__(model, strings)

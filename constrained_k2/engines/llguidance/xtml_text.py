@@ -1,4 +1,4 @@
-"""The markers of XTML arguments as token bytes, and the text before an argument's key."""
+r"""XTML's three special tokens as LLGuidance spells them (``\xff`` and their text), and ``argument key="``."""
 
 from constrained_k2.engines.llguidance.position import MARKER
 from constrained_k2.formats import kimi_k3

@@ -57,7 +57,7 @@ class XGrammarEngine:
         self._worker.connect()
 
     def forget(self) -> None:
-        """Do nothing: it has no caches."""
+        """Do nothing: this engine has no caches."""
 
     def compile(
         self, schema: str, undeclared_keys: UndeclaredKeys = "allow", encoding: ArgumentEncoding = "json"
@@ -106,10 +106,10 @@ class XGrammarGrammar:
 
     def __post_init__(self) -> None:
         self.cost_bytes = int(self.compiled.memory_size_bytes)
-        self.on_growth: Callable[[int], None] = lambda _: None  # it does not grow
+        self.on_growth: Callable[[int], None] = lambda _: None  # never called: the grammar does not grow
 
     def matcher(self, location: str, *, may_relax: bool = False) -> "XGrammarMatcher":
-        del location, may_relax  # its matcher raises no errors
+        del location, may_relax  # the matcher raises no errors
         return XGrammarMatcher(xgrammar.GrammarMatcher(self.compiled), self.encode, self.plan)
 
 

@@ -1,4 +1,4 @@
-"""Compiles schemas for xgrammar on trial, in a separate process with time and memory limits.
+"""A separate process that tests whether xgrammar can compile a schema, under time and memory limits.
 
 Started as ``python -m constrained_k2.engines.xgrammar.worker``.
 Some schemas take xgrammar minutes or gigabytes, and native code cannot be interrupted. This process has the vocabulary
@@ -81,7 +81,7 @@ def _try_out(compiler: xgrammar.GrammarCompiler, undeclared_keys: UndeclaredKeys
 
 
 def _plan(undeclared_keys: UndeclaredKeys, schema: bytes) -> Plan | None:
-    """Plan a schema, for the texts that end a call; None if it has no plan."""
+    """Plan a schema, to find the shortest texts that complete a call; None if it has no plan."""
 
     def write(normalizer: Normalizer) -> Plan:
         planning = Planning(normalizer, lambda _: True, lambda *_, **__: True, undeclared_keys, "exact")
@@ -124,7 +124,7 @@ def _forked(
 
 
 def _limit(seconds: float, memory_bytes: int) -> None:
-    """Limit this process; the signals end it, even in native code."""
+    """Limit this process's time and memory. The signals at a limit end it even in native code."""
     with open("/proc/self/statm", encoding="ascii") as stream:  # noqa: PTH123 - as little as possible after a fork
         used = int(stream.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

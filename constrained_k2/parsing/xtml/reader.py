@@ -1,4 +1,4 @@
-"""Base class of both XTML parser levels: reads tags, and emits calls with their arguments as JSON."""
+"""Base class of the strict and tolerant XTML parsers: reads tags, and emits calls with JSON arguments."""
 
 from abc import abstractmethod
 from enum import IntEnum, auto

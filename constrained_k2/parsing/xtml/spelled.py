@@ -14,7 +14,7 @@ _LONGEST = max(len(OPEN), len(CLOSE)) + _MAX_BODY + len(SEPARATOR)
 
 
 class SpelledTags:
-    """Splits text at spelled-out tags; buffers the end of the text while it may become one."""
+    """Splits text at spelled-out tags. Buffers the end of the text while it may become a tag."""
 
     def __init__(self) -> None:
         self._buffer = ""
@@ -42,7 +42,7 @@ class SpelledTags:
 
 
 def _begin_of_unfinished(text: str, start: int) -> int:
-    """Return where a tag begins that later text may complete: the end of the text if there is none."""
+    """Return the index of an unfinished tag that later text may complete; the text's length if there is none."""
     at = text.find("<", start)
     while at >= 0:
         rest = text[at:]

@@ -1,4 +1,4 @@
-"""The strict parser level of XTML, which accepts exactly Kimi K3's format."""
+"""The strict XTML parser, which accepts exactly Kimi K3's format."""
 
 import re
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class StrictXtmlReader(XtmlReader):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._reason = ""  # why a call is broken
+        self._reason = ""  # the reason why a call is malformed
 
     def read(self, token_id: int) -> None:
         """Read one token; the end of the section may decline a call whose tag is open."""

@@ -1,4 +1,4 @@
-"""Parses the name and attributes of an XTML tag, for the tolerant level: any order, any blanks."""
+"""Parses an XTML tag's name and attributes for the tolerant parser: in any order, with any blanks."""
 
 import re
 from typing import NamedTuple
@@ -16,7 +16,7 @@ class TagContent(NamedTuple):
 
     name: str
     attributes: dict[str, str]  # unescaped, in their order
-    recoveries: list[str]  # the recoveries that reading the tag takes
+    recoveries: list[str]  # the recoveries that were needed to read the tag
 
 
 def read_tag(tag: Tag) -> TagContent | None:
@@ -33,5 +33,5 @@ def read_tag(tag: Tag) -> TagContent | None:
 
 
 def ends_call(tag: Tag, content: TagContent | None) -> bool:
-    """True for a tag that no call contains: the next call's, or the end of the calls or of the message."""
+    """True for a tag that no call contains: the next call's tag, or the end of all calls or of the message."""
     return content is not None and content.name in ((TOOLS, MESSAGE) if tag.closes else (CALL,))

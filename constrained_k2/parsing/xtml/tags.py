@@ -7,7 +7,7 @@ from constrained_k2.formats.kimi_k3 import ARGUMENT, CALL, JSON, MESSAGE, RESPON
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _MAX_BODY = 65_536  # bytes of a tag between its special tokens; attributes hold names and keys
-_MAX_START = 32  # bytes in which a tag's name ends, with blanks before it
+_MAX_START = 32  # max bytes of a tag's name and the blanks before it
 _NAMES = (THINK, RESPONSE, TOOLS, CALL, ARGUMENT, JSON, MESSAGE)
 BLANKS = " \t\r\n"
 
@@ -18,11 +18,11 @@ class Tag:
 
     closes: bool
     body: str  # the name and the attributes
-    text: str  # all of it
+    text: str  # the whole tag
 
     @property
     def is_name(self) -> bool:
-        """True if the body is a known name or the prefix of one."""
+        """True if the body is a known name or the prefix of a known name."""
         body = self.body.strip(BLANKS)
         return any(name.startswith(body) for name in _NAMES)
 
@@ -47,7 +47,7 @@ class TagReader:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._begin = ""  # the text of the pending tag's special token
         self._closes = False
-        self._body: bytearray | None = None  # of the pending tag
+        self._body: bytearray | None = None  # the pending tag's name and attributes
 
     def read(self, token_id: int) -> list[Part]:
         """Read one token, and return the parts that are complete."""
@@ -87,7 +87,7 @@ class TagReader:
         return Tag(self._closes, body, self._begin + body)
 
     def _may_be_tag(self) -> bool:
-        """True if the pending tag can still become a known one."""
+        """True if the pending tag can still become a known tag."""
         body = self._body or bytearray()
         if len(body) > _MAX_BODY:
             return False

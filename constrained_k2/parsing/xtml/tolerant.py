@@ -1,4 +1,4 @@
-"""The tolerant parser level of XTML, which recovers calls of Kimi K3 that deviate from the format."""
+"""The tolerant XTML parser, which recovers Kimi K3's calls that deviate from the wire format."""
 
 import re
 from collections.abc import Mapping
@@ -37,24 +37,24 @@ class TolerantXtmlReader(XtmlReader):
     blocks are dropped. Other text outside blocks is content, and so is a call without a name.
 
     Spelled-out tags count only for calls of declared tools, directly after the opening of a section that begins or
-    follows the response, outside code that the response quotes. All tags of such a call are spelled out.
+    follows the response, and outside code that the response quotes. All tags of such a call are spelled out.
     """
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._blanks = ""  # buffered between blocks; content if text follows
-        self._has_text = False  # text was read since the latest tag, so blanks are part of it
+        self._blanks = ""  # blanks buffered between blocks; content if text follows
+        self._has_text = False  # text was read since the latest tag, so blanks are part of the text
         self._in_section = False
         self._pending: dict[str, None] = {}  # recoveries for the next call; an ordered set
         self._seen: set[str] = set()  # keys of the current call
-        self._written: list[str] = []  # what the model writes of the current call's arguments
+        self._written: list[str] = []  # the model's text of the current call's arguments
         self._spelled_tags = SpelledTags()
         self._prefix = ""  # buffered tags and blanks that may open a spelled section; content if no call follows
-        self._opens_section = False  # the latest of these tags opens the section
+        self._opens_section = False  # the latest buffered tag opens a section
         self._is_spelled = False  # the section, and so the current call, is spelled
         self._backticks = 0  # in the content; after an odd number, code is being quoted
         self._is_changed = False  # a value of the current call is not what the model wrote
-        self._is_uncalled = False  # inside a section or call, although the request wants no calls
+        self._is_uncalled = False  # inside a section or call although the request allows no calls
 
     def _read_part(self, part: Part) -> None:
         if isinstance(part, str):
@@ -150,7 +150,7 @@ class TolerantXtmlReader(XtmlReader):
         return name == TOOLS and not closes and (bool(self._prefix) or self._state in _EMPTY)
 
     def _open_spelled(self, tag: Tag, content: TagContent) -> None:
-        """Begin a spelled call, and its section if it is the first."""
+        """Begin a spelled call, and its section if it is the section's first call."""
         if not self._is_spelled:
             if not self._prefix.startswith(CLOSE) and self._state is not State.RESPONDED:
                 self._pending["no_response"] = None

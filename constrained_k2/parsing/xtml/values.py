@@ -1,4 +1,4 @@
-"""Converts the typed values of XTML arguments to JSON text, streamed as far as it cannot change."""
+"""Converts the typed values of XTML arguments to JSON text, and streams the part that is final."""
 
 import json
 import re
@@ -13,7 +13,7 @@ TYPES = frozenset(VALUE_TYPES.values())
 _BLANKS = re.compile(r"[ \t\n\r]*")
 _OUTSIDE_STRING = re.compile(r'["\[\]{}]')
 _IN_STRING = re.compile(r'["\\]')
-# Numbers are only recognized: Python refuses to convert those of thousands of digits.
+# Numbers are only recognized, since Python refuses to convert numbers with thousands of digits.
 _DECODER = json.JSONDecoder(parse_int=lambda _: 0, parse_float=lambda _: 0.0, parse_constant=refuse_constant)
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
@@ -79,9 +79,9 @@ class RawValue:
 
 
 class JsonValue:
-    """A value of another type, as it is written: objects and arrays are streamed, the others emitted at their end.
+    """A value that is not a string. Objects and arrays are streamed; other values are emitted at their end.
 
-    What is streamed is at most one object or array, so that no value can add keys to the arguments.
+    At most one object or array is streamed, so that no value can add keys to the arguments.
     """
 
     def __init__(self, kind: str) -> None:
@@ -116,7 +116,7 @@ class JsonValue:
         return "".join(self._parts)[self._emitted :]
 
     def _scan(self, text: str) -> int:
-        """Return where the text leaves the object or array: its length if it does not."""
+        """Return the index after the end of the object or array; the text's length if it does not end."""
         index = 0
         while index < len(text):
             if self._in_string:
@@ -149,7 +149,7 @@ class JsonValue:
 
 
 class TolerantValue:
-    """A value of another type at the tolerant level, emitted at its end; a text that is not JSON is a string."""
+    """A value that is not a string, at the tolerant level: emitted at its end; a text that is not JSON is a string."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind

@@ -1,8 +1,8 @@
 """Reads xgrammar's structural tag of Kimi's tool calls back into the request that it was built from.
 
 vLLM's Python and Rust front ends build such a tag for their Kimi tool parsers, and so does any gateway that calls
-``xgrammar.get_model_structural_tag``. It contains every function's name, and whether text, several calls or reasoning
-are allowed. A tag is read whole or not at all: a tag that differs in any part allows other answers.
+``xgrammar.get_model_structural_tag``. It contains every function's name, and says if text, several calls or reasoning
+are allowed. A tag is read whole or refused: a tag that differs in any part allows other answers.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def read_structural_tag(
     wire_format: WireFormat = KIMI_K2,
     declared: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """The request body of a structural tag of a format's calls, for :meth:`ToolCallSpec.from_openai`.
+    """The request body that a structural tag was built from, for :meth:`ToolCallSpec.from_openai`.
 
     The body has ``tools``, ``tool_choice``, ``parallel_tool_calls``, and, if the tag says so, ``thinking`` and the
     response format. A function whose arguments the tag leaves free has no ``parameters``.
@@ -34,8 +34,8 @@ def read_structural_tag(
     Args:
         tag: The tag, as JSON text or decoded.
         wire_format: The format that the model writes.
-        declared: Function -> its ``parameters`` and ``strict``, if they are known from elsewhere: for functions whose
-            arguments the tag leaves free, or spells out without their schema.
+        declared: Function -> its ``parameters`` and ``strict``, if known from elsewhere. They are needed for functions
+            whose arguments the tag leaves free, or describes without their schema.
 
     Raises:
         InvalidRequest: The tag was not built from a request that this package can reconstruct, or a schema is unknown.

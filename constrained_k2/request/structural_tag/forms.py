@@ -28,7 +28,7 @@ class Regex(Form, tag="regex"):
 
 
 class Text(Form, tag="const_string"):
-    """This text."""
+    """One constant text."""
 
     value: str
 

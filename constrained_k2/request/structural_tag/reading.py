@@ -1,4 +1,4 @@
-"""The result of reading a structural tag: the calls, reasoning and answer that a turn may contain."""
+"""The data read from a structural tag: the calls, reasoning and answer that a turn may contain."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ class ForeignTag(ValueError):
 class DescribedTurn(NamedTuple):
     """The turn that a tag describes."""
 
-    calls: tuple[tuple[str, Any], ...]  # of these functions: name and schema; True for any arguments
+    calls: tuple[tuple[str, Any], ...]  # the name and schema of each function; True for any arguments
     parallel: bool  # more than one call is allowed
     must_call: bool
     thinking: bool = False

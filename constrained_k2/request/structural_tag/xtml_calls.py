@@ -1,9 +1,9 @@
 """Reads structural tags of Kimi K3's calls, whose arguments are XTML blocks.
 
 Sources of the tags: ``get_kimi_k3_structural_tag`` of vLLM 0.32 (Python) and of xgrammar 0.2.8, and vLLM's
-rust/src/parser/src/unified/kimi_k3/structural_tag.rs. xgrammar's tag has the schema itself. vLLM's Rust front end has
-it in the alternative that writes the arguments as one ``json`` block. vLLM's Python front end describes the arguments
-one by one, which leaves out the schema.
+rust/src/parser/src/unified/kimi_k3/structural_tag.rs. xgrammar's tag contains the schema. The tag of vLLM's Rust front
+end has it in the alternative that writes the arguments as one ``json`` block. The tag of vLLM's Python front end
+describes the arguments one by one, without the schema.
 """
 
 from typing import Any
@@ -99,7 +99,7 @@ def _calls(form: Any) -> DescribedTurn:
         case Tag(begin, calls, end) | Sequence((Text(begin), calls, Text(end))) if begin == _opening(
             TOOLS
         ) and end == _closing(TOOLS):
-            if isinstance(calls, Tag):  # of a named function
+            if isinstance(calls, Tag):  # one call of a named function
                 return DescribedTurn((_call(calls),), parallel=False, must_call=True)
             if isinstance(calls, Tags):
                 made = tuple(map(_call, listed_calls(calls)))
@@ -129,7 +129,7 @@ def _schema(arguments: Any) -> Any:
             _closing(JSON),
         ):
             return schema
-        case Star(Tag(begin)) if begin == _ANY_ARGUMENT:  # vLLM: of any key, type and value
+        case Star(Tag(begin)) if begin == _ANY_ARGUMENT:  # vLLM: arguments of any key, type and value
             return True
         case Star() | Plus():
             return SPELLED_OUT

@@ -1,1 +1,1 @@
-"""Cursors in the JSON, XTML or custom text of a turn, for draft tokens, finish reserve and explain."""
+"""Incremental parsers of a turn's arguments or answer, for draft tokens, finish reserve and explain."""

@@ -1,4 +1,4 @@
-"""Follows the arguments or the answer of a turn, in JSON or XTML, by the tokens its engine accepted.
+"""Parses a turn's arguments or answer (JSON, XTML or custom text) as its tokens are accepted.
 
 {"city": "Os     in the string of ``city``, by the schema of the called function
 """
@@ -28,16 +28,16 @@ _Decoder = codecs.getincrementaldecoder("utf-8")
 class ArgumentsCursor:
     """The position in the arguments or the answer after the first ``num_tokens`` tokens of a turn.
 
-    ``follows_text``: also parse texts of clients' grammars, which takes longer.
+    ``follows_text``: True to parse texts of clients' own grammars too, which takes longer.
     """
 
     num_tokens: int = 0
-    written: str = ""  # the last characters followed, with SPECIAL before each call and for each marker
+    written: str = ""  # the last characters of the turn, with SPECIAL before each call and for each marker
     cursor: Cursor | None = None  # the position in the current arguments or answer; None elsewhere
     text: TextCursor | None = None  # the position in a text of a client's grammar; None elsewhere
     follows_text: bool = False
     _matcher: ArgumentMatcher | None = None  # the matcher that is followed
-    _followed: int = 0  # how many of its tokens were followed
+    _followed: int = 0  # the number of the matcher's tokens that were followed
     _decoder: codecs.IncrementalDecoder = field(default_factory=partial(_Decoder, "replace"))
 
     def copy(self) -> "ArgumentsCursor":
@@ -51,7 +51,7 @@ class ArgumentsCursor:
 
     @property
     def depth(self) -> int:
-        """The number of open containers, and of open rules that need more text."""
+        """The number of open objects and arrays, plus the number of open grammar rules that need more text."""
         return (0 if self.cursor is None else self.cursor.depth) + (0 if self.text is None else self.text.state.depth)
 
     @property
@@ -60,11 +60,11 @@ class ArgumentsCursor:
         return self._decoder.getstate()[0]
 
     def follow(self, turn: ToolCallMatcher, num_tokens: int | None = None) -> None:
-        """Follow a turn from here to its first ``num_tokens`` tokens, by default to all of them."""
+        """Follow a turn from here until its first ``num_tokens`` tokens are followed; by default all tokens."""
         self.num_tokens = turn.num_tokens if num_tokens is None else num_tokens
         matcher = turn.arguments
         if matcher is not self._matcher:
-            if self._matcher is not None:  # its last tokens may have come with the next call's first ones
+            if self._matcher is not None:  # one step may have accepted a call's last tokens and the next call's first
                 self._take(turn, self._matcher, len(self._matcher.written()))
             self._matcher, self._followed, self.cursor, self.text = matcher, 0, None, None
             self._decoder.reset()
@@ -73,7 +73,7 @@ class ArgumentsCursor:
             self._take(turn, matcher, len(matcher.written()) - (turn.num_tokens - self.num_tokens))
 
     def _take(self, turn: ToolCallMatcher, matcher: ArgumentMatcher, count: int) -> None:
-        """Follow the tokens of a matcher up to its first ``count``."""
+        """Follow a matcher's tokens until its first ``count`` tokens are followed."""
         vocabulary, markers = turn.vocabulary, turn.vocabulary.format
         if self._followed == 0 and matcher is turn.arguments:
             self.cursor = self.cursor or _begun(turn, count)
@@ -97,7 +97,7 @@ class ArgumentsCursor:
 
 
 def _begun(turn: ToolCallMatcher, count: int) -> Cursor | None:
-    """A cursor at the start of the current arguments or answer; None before an answer, and in one without a schema."""
+    """A cursor at the start of the current arguments or answer; None before an answer, or if it has no schema."""
     markers, answer = turn.vocabulary.format, turn.spec.answer
     if turn.phase is Phase.ARGUMENTS and count >= 0:
         schema = decoded(next((tool.schema for tool in turn.spec.tools if tool.name == turn.state.name), "{}"))

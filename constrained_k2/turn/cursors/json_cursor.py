@@ -1,4 +1,4 @@
-"""A cursor at the end of a JSON text: the open containers, their keys, and the part that comes next.
+"""Parses unfinished JSON incrementally: the open objects and arrays, their keys, and what comes next.
 
 The text is valid so far, since a grammar checked it. It is fed piece by piece, each character once.
 """
@@ -12,9 +12,9 @@ from typing import Any
 
 from constrained_k2.turn.cursors.schema_view import SchemaView
 
-MAX_TOKEN = 4096  # stored characters of a key, string or scalar that is being written; longer ones give no guess
-_PLAIN = re.compile(r'[^"\\]+')  # characters of strings
-_MAX_SCALAR = 256  # stored characters of a value that has been written
+MAX_TOKEN = 4096  # stored characters of the current key, string or scalar; nothing is drafted for a longer one
+_PLAIN = re.compile(r'[^"\\]+')  # string characters without quotes and escapes
+_MAX_SCALAR = 256  # stored characters of each scalar member of an object
 
 
 class JsonPart(IntEnum):
@@ -45,7 +45,7 @@ class OpenContainer:
 
 @dataclass(slots=True)
 class JsonCursor:
-    """The position in one JSON value; its decoded schema is also the document that its references point into."""
+    """The position in one JSON value, with its schema, which also is the document that references point into."""
 
     schema: InitVar[Any]
     expect: JsonPart = JsonPart.VALUE
@@ -53,7 +53,7 @@ class JsonCursor:
     value: SchemaView = field(init=False)  # the schema of the value that comes next or is being written
     token: str = ""  # the characters of the key, string or scalar being written
     start: int = 0  # its offset, with the quote, in what was fed
-    length: int = 0  # of all that was fed, in characters
+    length: int = 0  # characters fed so far
     colon: str | None = None  # the blanks after the last colon; None before the first
     comma: str | None = None  # the blanks after the last comma; None before the first
     is_done: bool = False
@@ -97,7 +97,7 @@ class JsonCursor:
             self.length = before + at
 
     def next_blanks(self, default: str) -> str:
-        """The blanks to write after a colon or comma, as in this text so far, else the default; empty elsewhere."""
+        """The blanks to draft after a colon or comma: as earlier in this text, else the default; empty elsewhere."""
         if self._blanks != "":
             return ""
         seen = (self.colon, self.comma) if self._is_after_colon() else (self.comma, self.colon)
@@ -181,7 +181,7 @@ def spelled(key: str) -> str:
 
 
 def unspelled(begun: str) -> str | None:
-    """The text of a JSON string without its quotes; None within an escape, or if the text is too long to be known."""
+    """The text of an unfinished JSON string, without its quote; None within an escape, or if it was not all stored."""
     if len(begun) >= MAX_TOKEN:
         return None
     try:

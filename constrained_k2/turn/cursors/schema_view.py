@@ -1,4 +1,4 @@
-"""A simplified schema for draft tokens: properties in the prompt's order, required keys, enums."""
+"""A simplified schema for draft tokens: ordered properties, required keys and enum values."""
 
 import json
 from dataclasses import dataclass, field
@@ -7,13 +7,13 @@ from typing import Any
 
 from constrained_k2.schema.document import local_target
 
-_MAX_HOPS = 16  # references followed for one value
+_MAX_HOPS = 16  # max references followed for one value
 _MAX_ENUM = 256
 
 
-@lru_cache(maxsize=32)  # a large one takes megabytes
+@lru_cache(maxsize=32)  # a large schema takes megabytes
 def decoded(schema: str) -> Any:
-    """A decoded schema. Equal texts are one object while they are kept."""
+    """A decoded schema. Equal texts give the same object while it is cached."""
     return json.loads(schema)
 
 
@@ -33,7 +33,7 @@ class SchemaView:
 
     @classmethod
     def of(cls, schema: Any, document: Any) -> "SchemaView":
-        """Simplify a decoded schema of a document; whatever is not understood is left out."""
+        """Simplify a decoded schema of a document; keywords that are not understood are ignored."""
         merged = _merge(schema, document, _MAX_HOPS)
         properties = merged.get("properties")
         properties = properties if isinstance(properties, dict) else {}
@@ -79,7 +79,7 @@ def _kind(schema: dict[str, Any], properties: dict[str, Any]) -> str:
 
 
 def _merge(schema: Any, document: Any, hops: int) -> dict[str, Any]:
-    """A schema merged with its references, its allOf, and the only alternative to null in an anyOf or oneOf."""
+    """A schema merged with its references, its allOf, and an anyOf or oneOf that has one branch besides null."""
     if not isinstance(schema, dict) or hops == 0:
         return {}
     merged = dict(schema)

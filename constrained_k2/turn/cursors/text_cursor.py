@@ -1,4 +1,4 @@
-r"""A cursor in a text of a client's grammar, and in the JSON or XTML around it.
+r"""Follows a text under a client's own Lark or regex grammar, and the JSON or XTML around that text.
 
 {"input": "(ab      Kimi K2: inside the text, after (ab
 """
@@ -20,7 +20,7 @@ class TextCursor:
 
     state: TextState
     form: Literal["json", "xtml", "answer"]
-    before: int = 0  # quotes or markers so far
+    before: int = 0  # quotes (JSON) or markers (XTML) so far
     escape: str = ""  # the incomplete JSON escape at the end
 
     @property

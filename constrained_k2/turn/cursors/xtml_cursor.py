@@ -1,4 +1,4 @@
-"""A cursor in the XTML arguments of one call: in a tag, or in a block's value."""
+"""Follows the XTML arguments of one call: which tag or value comes next, and the keys and values so far."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from constrained_k2.turn.cursors.json_cursor import MAX_TOKEN, JsonCursor, JsonP
 from constrained_k2.turn.cursors.xtml_tags import BLOCK_TOKENS
 
 _ATTRIBUTES = re.compile(r'[^"]*"([^"]*)"[^"]*"([^"]*)"', re.DOTALL)
-_MAX_TAG, _MAX_TAIL = 4096, 64  # stored characters of a tag: of a longer one the middle is dropped
+_MAX_TAG, _MAX_TAIL = 4096, 64  # stored characters of a tag, and of its end: a longer tag loses its middle
 
 
 class XtmlPart(IntEnum):
@@ -28,15 +28,15 @@ class XtmlPart(IntEnum):
 class XtmlCursor:
     """The position in one call's arguments, which are valid so far.
 
-    ``json`` has the arguments as an open object: its first frame has the keys and values so far. A string, which is raw
-    text, is its ``token``; a value of another type is followed as JSON.
+    ``json`` treats the arguments as one open JSON object, whose keys and values so far are in its first frame. Strings
+    are raw text in XTML; the current one is its ``token``. A value of another type is followed as JSON.
     """
 
     schema: InitVar[Any]
     markers: WireFormat
     part: XtmlPart = XtmlPart.BETWEEN
-    tag: str = ""  # the text of the tag that is being written
-    kind: str = ""  # the type word of the block
+    tag: str = ""  # the text of the current or latest tag
+    kind: str = ""  # the type word of the current block, such as "string"
     json: JsonCursor = field(init=False)
     is_done: bool = False  # never: a marker ends the arguments
 
@@ -60,14 +60,14 @@ class XtmlCursor:
 
     @property
     def depth(self) -> int:
-        """The tokens to reserve for what is open and for the tags of required keys that are missing."""
+        """The tokens to reserve: to close the open block and containers, and for each missing required key's tags."""
         missing = set(map(spelled, self.members.view.required)).difference(self.members.keys)
         blocks = len(missing) + (self.part is not XtmlPart.BETWEEN)
         return BLOCK_TOKENS * blocks + len(self.json.frames) - 1
 
     @property
     def in_string(self) -> bool:
-        """True outside JSON and in its strings and keys, where blanks are characters."""
+        """True in tags, raw text, and JSON strings and keys, where blanks are characters."""
         return self.part is not XtmlPart.VALUE or self.kind == "string" or self.json.in_string
 
     def feed(self, piece: str | int) -> None:

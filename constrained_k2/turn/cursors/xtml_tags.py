@@ -1,4 +1,4 @@
-"""The pieces of an XTML tag, ``argument key="KEY" type="TYPE"``, which are tokenized one by one."""
+"""Helpers for XTML tags, ``argument key="KEY" type="TYPE"``, whose pieces are tokenized one by one."""
 
 import json
 from collections.abc import Sequence
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from constrained_k2.formats.kimi_k3 import VALUE_TYPES
 
 BLOCK_TOKENS = 13
-"""The tokens of a block besides its key and its value: three markers, twice a name, attributes, quotes and type."""
+"""The tokens of a block besides its key and value: three markers, the name twice, attributes, quotes and type."""
 
 TYPE_WORDS = ("string", "number", "null", "boolean", "array", "object")
-"""The words of the type attribute, ordered by the length of the type's shortest value."""
+"""The words of the type attribute, ordered by the length of each type's shortest value."""
 
 
 def rest_of_piece(written: str, pieces: Sequence[str]) -> str:
-    """The rest of the piece in which ``written``, a prefix of the joined pieces, ends; or the next piece."""
+    """The rest of the piece in which ``written`` (a prefix of all pieces joined) ends, or the next whole piece."""
     end = 0
     for piece in pieces:
         end += len(piece)
@@ -23,10 +23,10 @@ def rest_of_piece(written: str, pieces: Sequence[str]) -> str:
 
 
 def kind_of_option(text: str) -> str:
-    """The type word of a value in JSON."""
+    """The type word for a value, given as JSON."""
     return VALUE_TYPES[type(json.loads(text))]
 
 
 def type_word(kind: str) -> str:
-    """The type word of the values of a JSON Schema type."""
+    """The type word for a JSON Schema type."""
     return "number" if kind == "integer" else kind

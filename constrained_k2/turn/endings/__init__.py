@@ -1,1 +1,1 @@
-"""Shortest completions of a call or an answer, as texts and markers, for the finish reserve."""
+"""Proposes short completions of a call or an answer, for when ``max_tokens`` is about to run out."""

@@ -1,4 +1,4 @@
-"""Lists the alternatives of a value by the grammar's plan, the one with about the shortest text first.
+"""Lists the constants and types that a grammar allows for a value, roughly the shortest first.
 
 {"anyOf": [{"$ref": "#"}, {"type": "null"}]}     Null, 4 characters; then the objects, with the ``anyOf`` again
 """
@@ -30,19 +30,19 @@ from constrained_k2.schema.shapes import Boolean, Null, Number, Value, kind_of, 
 from constrained_k2.turn.cursors.json_cursor import spelled
 from constrained_k2.turn.endings.text_rests import rests_of_key
 
-_MAX_OTHERS = 32  # alternatives of one node, besides its constants
+_MAX_OTHERS = 32  # max alternatives of one node, besides its constants
 _MAX_CONSTANTS = 256
-_MAX_PASSES = 16  # over nodes whose costs are not known; one that is still unknown then counts as infinite
-_PATTERN_LENGTH = 12  # of a string with a pattern or a format, in characters
-_MAX_STEPS = 64  # items of an array with ``contains``, at most, whose states are followed
+_MAX_PASSES = 16  # max passes over nodes of unknown cost; a cost that is unknown after them counts as infinite
+_PATTERN_LENGTH = 12  # assumed characters of a string with a pattern or a format
+_MAX_STEPS = 64  # max items of an array with ``contains`` whose states are followed
 _PLANS = 16
 
 
 class _States:
-    """The states of arrays with ``contains``, by the number of items.
+    """The possible states of an array with ``contains`` after each number of items.
 
     Attributes:
-        missing: By state, the fewest items until the array may end.
+        missing: State -> the fewest items after which the array may end.
     """
 
     def __init__(self, plan: CountedItems) -> None:
@@ -54,7 +54,7 @@ class _States:
             self.missing[at] = min(self.missing[at], min(ways, default=inf))
 
     def after(self, number: int) -> list[int]:
-        """The states after ``number`` items."""
+        """The states in which an array may be after ``number`` items."""
         number = min(number, _MAX_STEPS)
         if number not in self._after:
             before = self.after(number - 1)
@@ -63,19 +63,19 @@ class _States:
 
 
 class PlanValues:
-    """The alternatives of one plan's nodes, in the order of their costs.
+    """The alternatives of a plan's nodes, ordered by cost: roughly the characters of the shortest value.
 
     Thread-safe: threads that write the same entry write equal values, and no entry is changed afterwards.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._costs = [inf] * len(plan.nodes)  # by node, characters of about its shortest value
+        self._costs = [inf] * len(plan.nodes)  # node -> characters of roughly its shortest value
         self._known: dict[int, list[Alternative]] = {}
-        self._container_costs: dict[int, float] = {}  # by the identity of a container's plan, once nodes' are known
-        self._members: dict[int, dict[str, list[Member]]] = {}  # by the identity of an object's plan
-        self._states: dict[int, _States] = {}  # by the identity of an array's plan
-        waiting = [*reversed(range(len(plan.nodes)))]  # those that others refer to come first
+        self._container_costs: dict[int, float] = {}  # id() of a container's plan -> cost, after the nodes' costs
+        self._members: dict[int, dict[str, list[Member]]] = {}  # id() of an object's plan -> its members by key
+        self._states: dict[int, _States] = {}  # id() of an array's plan -> its states
+        waiting = [*reversed(range(len(plan.nodes)))]  # usually, a node comes before the nodes that refer to it
         for _ in range(_MAX_PASSES):
             for number in waiting:
                 self._costs[number] = min(map(self._cost, _alternatives(plan.nodes, number)), default=inf)
@@ -89,7 +89,7 @@ class PlanValues:
         return self._of(self.plan.root)
 
     def items(self, one: Alternative, number: int) -> list[Alternative]:
-        """The alternatives of item ``number`` (from 0) of an array. Those that ``contains`` demands come first."""
+        """The alternatives of an array's item ``number`` (from 0), starting with those that ``contains`` demands."""
         if isinstance(one, Value):
             values = one.value
             return [value_of(value) for value in values[number : number + 1]] if isinstance(values, list) else []
@@ -105,7 +105,7 @@ class PlanValues:
         return []
 
     def contained(self, one: Alternative, number: int) -> list[Alternative]:
-        """The alternatives of an item that an array must contain, if item ``number`` is to be one."""
+        """The alternatives of item ``number`` by which an array comes closer to the items it must contain."""
         if not isinstance(one, CountedItems):
             return []
         states = self._states_of(one)
@@ -127,14 +127,14 @@ class PlanValues:
         return self._of_each(self._nodes(one, key))
 
     def may_have(self, one: Alternative, key: str, text: str) -> bool:
-        """True if an object may have a key with this value, as JSON; ``text`` is empty if the value is not known."""
+        """True if an object may have a key with this value; ``text``: the value's JSON, empty if it is not known."""
         if not isinstance(one, ObjectPlan):
             return isinstance(one, Value) and key in one.value
         nodes = self._nodes(one, key)
         return bool(nodes) and (not text or any(_may_be(found, text) for found in self._of_each(nodes)))
 
     def missing(self, one: Alternative, written: set[str]) -> list[str]:
-        """The keys that an object lacks; ``written``: its own, as JSON without quotes."""
+        """The keys that an object must have and lacks; ``written``: the keys so far, as JSON without quotes."""
         if not isinstance(one, ObjectPlan):
             return [key for key in self.declared(one) if spelled(key) not in written]
         required = {member.key for member in _required(one)}
@@ -146,20 +146,20 @@ class PlanValues:
         return keys
 
     def declared(self, one: Alternative) -> list[str]:
-        """The keys that an object may have by name, in the order of the schema."""
+        """The keys that an object declares, in the schema's order."""
         if isinstance(one, Value) and one.value_kind == "object":
             return list(one.value)
         return list(one.order) if isinstance(one, ObjectPlan) else []
 
     @staticmethod
     def key_patterns(alternatives: Iterable[Alternative]) -> Iterable[tuple[str, ...]]:
-        """The patterns of undeclared keys, grouped by key; demanded keys first."""
+        """The patterns of undeclared keys: a tuple has all patterns of one kind of key. Demanded keys come first."""
         extras = [extra for one in alternatives if isinstance(one, ObjectPlan) for extra in one.extras]
         extras.sort(key=lambda extra: not extra.wanted)
         return dict.fromkeys(group for extra in extras for group in extra.patterns)
 
     def cost(self, one: Alternative) -> float:
-        """The characters of about the shortest value; infinite if that is not known."""
+        """The characters of roughly the shortest value; infinite if unknown."""
         if not isinstance(one, CONTAINERS):
             return self._cost(one)
         found = self._container_costs.get(id(one))
@@ -168,7 +168,7 @@ class PlanValues:
         return found
 
     def _cost(self, one: Alternative) -> float:
-        """As :meth:`cost`, by the costs of nodes so far."""
+        """As :meth:`cost`, computed from the nodes' costs that are known so far."""
         match one:
             case Value():
                 return len(one.text)
@@ -191,7 +191,7 @@ class PlanValues:
         return 2 + sum(len(key) + 4 + cost for key, cost in required.items())
 
     def cost_of_member(self, one: Alternative, key: str) -> float:
-        """As :meth:`cost`, of the value of a key."""
+        """As :meth:`cost`, for the value of a key."""
         if isinstance(one, ObjectPlan):
             return min((self._costs[node] for node in self._nodes(one, key)), default=inf)
         return min(map(self.cost, self.members(one, key)), default=inf)
@@ -200,7 +200,7 @@ class PlanValues:
         return self._costs[member.node]
 
     def _cost_of_items(self, one: CountedItems) -> float:
-        """The characters of the cheapest path from the first state to one that may end."""
+        """The characters of the cheapest path from the first state to a state in which the array may end."""
         costs = [0.0 if state.may_end else inf for state in one.states]
         for at in reversed(range(len(costs))):
             for after, nodes in one.states[at].following:
@@ -208,14 +208,14 @@ class PlanValues:
         return costs[0]
 
     def _nodes(self, one: Alternative, key: str) -> list[int]:
-        """The nodes of the values of a key, demanded ones first."""
+        """The nodes of a key's value; demanded nodes come first."""
         if not isinstance(one, ObjectPlan):
             return []
         found: Sequence[Member | Extra] = self._by_key(one).get(key, ())
         if not found:
             matching = [extra for extra in one.extras if any(rest == "" for rest in rests_of_key(key, extra.patterns))]
             free = [extra for extra in one.extras if not extra.patterns]
-            found = matching or free or one.extras  # a pattern without states has no known match
+            found = matching or free or one.extras  # a pattern that has no states is not matched
         return list(dict.fromkeys(member.node for member in sorted(found, key=lambda member: not member.wanted)))
 
     def _states_of(self, one: CountedItems) -> _States:
@@ -248,7 +248,7 @@ class PlanValues:
 
 
 def _alternatives(nodes: Sequence[PlanNode], number: int) -> list[Alternative]:
-    """The alternatives of a node; of an XTML argument, those of all its types."""
+    """The alternatives of a node; for an XTML argument, the alternatives of all its types."""
     found = list(nodes[number].alternatives)
     for kind, part in nodes[number].parts:
         if part == ANY_VALUE:
@@ -263,7 +263,7 @@ def _required(one: ObjectPlan) -> list[Member]:
 
 
 def _may_be(one: Alternative, text: str) -> bool:
-    """True if a scalar, as JSON, may match an alternative; also if the text is cut."""
+    """True if a scalar, as JSON, may match an alternative; also if its text was cut off."""
     try:
         value = json.loads(text)
     except ValueError:

@@ -1,6 +1,6 @@
-r"""Shortest completions of text in a client's grammar: a custom tool's input, or an answer.
+r"""Proposes short completions of a text under a client's own Lark or regex grammar (tool input, answer).
 
-{"input": "(ab      Kimi K2: the parser state of (ab. Its completion is ;) and the object's end is added:  ;)"}
+{"input": "(ab      Kimi K2: a completion of (ab is ;) in the client's grammar. With the object's end:  ;)"}
 """
 
 import json
@@ -11,7 +11,7 @@ from constrained_k2.turn.cursors.text_cursor import TextCursor
 
 
 def text_endings(position: TextCursor, markers: WireFormat) -> Iterator[str | int]:
-    """Yield completions of a text, the best first: characters, or a marker's id if no characters are missing."""
+    """Yield completions of a text, best first: characters, or the end marker's id if the text is complete."""
     for text, is_whole in position.state.completions():
         if position.form == "json":
             spelled = json.dumps(text, ensure_ascii=False)[1:-1] + ('"}' if is_whole else "")

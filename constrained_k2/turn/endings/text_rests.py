@@ -1,4 +1,4 @@
-"""Shortest suffixes of strings and keys, as their patterns, formats or lengths demand.
+"""Proposes the shortest suffixes by which JSON strings and keys satisfy a pattern, format or length.
 
 Each keyword proposes a suffix. If the mask rejects it after some characters, the next proposal is tried.
 """
@@ -16,24 +16,24 @@ from constrained_k2.grammar.patterns.tree import Items
 from constrained_k2.schema.shapes import String
 from constrained_k2.schema.string_formats import FORMATS, patterns_of
 
-MOST = 128  # characters: hardly a token has more
+MOST = 128  # max characters proposed at once: hardly a token has more
 _PATTERNS = 256  # max cached patterns
 _RESTS = 1024  # max cached suffixes
-_TEXTS = 32  # max texts of one pattern whose states are cached
-_FORMAT_SCALE = 16  # factor of the limits for patterns of formats, which have more states
+_TEXTS = 32  # max texts whose state is cached, per pattern
+_FORMAT_SCALE = 16  # a format's pattern has more states, so its limits are this many times higher
 _OF_FORMATS = frozenset(patterns_of(FORMATS))
 _FILLERS = "-a"  # vocabularies have long runs of "-" as one token; most strings allow "a"
 
 
 class _Pattern:
-    """The states of the texts of one pattern without assertions."""
+    """One pattern, with its assertions removed, as an automaton over characters; caches the states of texts."""
 
     def __init__(self, pattern: Items, scale: int) -> None:
         self.states = PatternStates(pattern, scale, is_metered=False)
         self._latest: deque[tuple[str, int]] = deque(maxlen=_TEXTS)
 
     def after(self, text: str) -> int:
-        """The state after a text."""
+        """The automaton's state after a text."""
         known = (each for each in self._latest if text.startswith(each[0]))
         begun, state = max(known, key=lambda each: len(each[0]), default=("", self.states.start))
         if len(begun) < len(text):
@@ -44,8 +44,8 @@ class _Pattern:
 
 
 _lock = Lock()
-_patterns: OrderedDict[str, _Pattern | None] = OrderedDict()  # None for one that is not tracked
-_known: OrderedDict[tuple[Any, ...], str | None] = OrderedDict()  # the latest suffixes, by states and least length
+_patterns: OrderedDict[str, _Pattern | None] = OrderedDict()  # None for a pattern that cannot be tracked
+_known: OrderedDict[tuple[Any, ...], str | None] = OrderedDict()  # (least length, states) -> suffix
 
 
 def _tracked(patterns: Iterable[str]) -> list[_Pattern]:
@@ -65,7 +65,7 @@ def _tracked(patterns: Iterable[str]) -> list[_Pattern]:
 
 
 def _rest(text: str, group: Sequence[str], least: int = 0) -> str | None:
-    """A shortest suffix, of at least ``least`` characters, by which a text matches all patterns; None if not found."""
+    """A shortest suffix, of at least ``least`` characters, with which a text matches all patterns; None if unknown."""
     with _lock:
         try:
             states = [(each.states, each.after(text)) for each in _tracked(group)]
@@ -77,12 +77,12 @@ def _rest(text: str, group: Sequence[str], least: int = 0) -> str | None:
             return _known[key]
         except (TooManyStates, Untranslatable, RecursionError):
             for pattern in group:
-                _patterns.pop(pattern, None)  # earlier texts may have used up its limit of states: begin anew
+                _patterns.pop(pattern, None)  # earlier texts may have used up the pattern's limit of states: start anew
     return None
 
 
 def rests(text: str, found: Iterable[String]) -> Iterator[str]:
-    """Suffixes of a started string, by its shapes, the best first."""
+    """Suffixes that complete a started string to one of the shapes ``found``, best first."""
     fillers: list[str] = []
     for shape in found:
         missing = max(0, min(shape.shortest - len(text), MOST))
@@ -93,5 +93,5 @@ def rests(text: str, found: Iterable[String]) -> Iterator[str]:
 
 
 def rests_of_key(text: str, patterns: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Suffixes by which a key matches all patterns of some group; an empty one if it already does."""
+    """Suffixes with which a key matches all patterns of some group; the suffix is empty if the key already does."""
     yield from (rest for group in patterns if (rest := _rest(text, group)) is not None)

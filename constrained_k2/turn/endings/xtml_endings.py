@@ -1,7 +1,6 @@
-"""Shortest completions of XTML arguments, by the grammar's plan, as markers and texts.
+"""Proposes short texts and markers that complete XTML arguments; the mask decides which are legal.
 
-The mask decides which are legal. Blocks of required keys come first, with the type of the shortest value. Strings end
-as soon as they may.
+Blocks of required keys come first, with the type of the shortest value. Strings end as soon as they may.
 """
 
 import json
@@ -31,7 +30,7 @@ from constrained_k2.turn.endings.text_rests import rests, rests_of_key
 
 
 def xtml_endings(cursor: XtmlCursor, plan: Plan) -> Iterator[str | int]:
-    """Texts and markers' ids that may follow, the best first. The cursor is left unchanged."""
+    """Texts and marker ids that may come next and end the arguments soonest, best first. The cursor is unchanged."""
     values = values_of(plan)
     for piece in _pieces(cursor, values):
         if isinstance(piece, int) or cursor.part is not XtmlPart.VALUE or cursor.kind == "string":
@@ -41,7 +40,7 @@ def xtml_endings(cursor: XtmlCursor, plan: Plan) -> Iterator[str | int]:
 
 
 def _pieces(cursor: XtmlCursor, values: PlanValues, *, known_only: bool = False) -> Iterable[str | int]:
-    """The next pieces to try, the best first; with ``known_only`` at most one, which the schema demands."""
+    """The next pieces to try, best first; with ``known_only``, at most one piece, which the schema demands."""
     place, inner = cursor.part, cursor.json
     if place is XtmlPart.BETWEEN:
         return (cursor.markers.call_begin,)
@@ -62,7 +61,7 @@ def _pieces(cursor: XtmlCursor, values: PlanValues, *, known_only: bool = False)
 
 
 def _options(found: list[Alternative], kind: str) -> list[str] | None:
-    """The values of a type, as JSON, if they are listed; None if others are possible."""
+    """All values of a type, as JSON, if the schema lists them; None if it allows values that it does not list."""
     of_type = [one for one in found if kind_of_alternative(one) == kind]
     texts = [text_of(one) for one in of_type if isinstance(one, Value)]
     return texts if len(texts) == len(of_type) else None
@@ -85,7 +84,7 @@ def _ends_of_text(cursor: XtmlCursor, constant: str | None, found: list[Alternat
 
 
 def _rests_of_tag(cursor: XtmlCursor, values: PlanValues) -> Iterable[str | int]:
-    """The suffixes of the piece of the tag that is being written."""
+    """The suffixes of the tag's current piece."""
     tag = cursor.tag
     if len(tag) < len(BEFORE_KEY):
         return (rest_of_piece(tag, KEY_PIECES),)
@@ -104,7 +103,7 @@ def _rests_of_tag(cursor: XtmlCursor, values: PlanValues) -> Iterable[str | int]
 
 
 def _rests_of_key(begun: str, found: list[Alternative], written: set[str], values: PlanValues) -> Iterator[str]:
-    """Suffixes of keys: required ones, then declared ones with the shortest value; else of an undeclared key."""
+    """Suffixes of required keys, then of declared keys by their shortest value; else of an undeclared key."""
     keys = missing_keys(values, found, written)
     possible = [key for key in (*keys, *declared_keys(values, found, written)) if _in_tag(key).startswith(begun)]
     if not keys:
@@ -120,15 +119,15 @@ def _rests_of_key(begun: str, found: list[Alternative], written: set[str], value
 
 
 def _in_tag(key: str) -> str:
-    """A key as a tag spells it, from its JSON without quotes."""
+    """A key as a tag spells it; given as JSON without quotes."""
     return escape(name_of(key))
 
 
 def _type_words(found: list[Alternative], values: PlanValues) -> list[str]:
-    """The type words of a key's values, by the length of the shortest value; words that no schema names come last."""
+    """The type words of a key's value, shortest value first; type words that the schema does not allow come last."""
     lengths: dict[str, float] = {}
     for one in found:
         word = kind_of_alternative(one)
-        length = values.cost(one) - 2 * (word == "string")  # a string has no quotes here
+        length = values.cost(one) - 2 * (word == "string")  # XTML writes strings without quotes
         lengths[word] = min(lengths.get(word, inf), length)
     return [*sorted(lengths, key=lambda word: lengths[word]), *(word for word in TYPE_WORDS if word not in lengths)]

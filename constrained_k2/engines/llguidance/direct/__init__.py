@@ -1,1 +1,1 @@
-"""Masks computed from the token trie; LLGuidance matches at most a single terminal."""
+"""Computes masks of simple parser states from a trie of the vocabulary, without LLGuidance's parser."""

@@ -1,4 +1,4 @@
-"""Byte-level lexers of JSON's strings and numbers, which accept the lexemes that the grammars accept.
+"""Byte-level lexers for JSON strings and numbers, with exactly the spellings that grammars accept.
 
 -1.5e3     sign, digits, point, digits, exponent: five states of a number
 """
@@ -32,7 +32,7 @@ _COMPLETE = frozenset({"zero", "whole", "fraction", "exponent"})
 
 
 def end_of_characters(text: bytes, start: int, *, any_spelling: bool) -> int:
-    """Return the end of the longest run of whole characters of a JSON string from ``start``."""
+    """Return the index after the longest run of whole JSON string characters that begins at ``start``."""
     found = _CHARACTERS[any_spelling].match(text, start)
     assert found is not None
     return found.end()
@@ -89,7 +89,7 @@ def _after_digit(part: str, digits: int, digit: int, *, may_have_exponent: bool)
         return ("whole", digits + 1, digits < _MOST_BEFORE_EXPONENT) if digits < _MOST_DIGITS else None
     if part in {"point", "fraction"}:
         return ("fraction", digits + 1, may_have_exponent) if digits < _MOST_DIGITS else None
-    if part in {"e", "sign"}:  # the digits of "exponent": 1 if a third may follow, after a 1 or a 2
+    if part in {"e", "sign"}:  # the count of an exponent's digits is 1 if a third may follow: after a 1 or a 2
         return ("exponent", 1 if digit in {1, 2} else 2, False)
     if part == "exponent" and digits in {1, 2}:
         return ("exponent", 3 if digits == 1 else 4, False)
@@ -102,7 +102,7 @@ def is_complete(state: NumberState) -> bool:
 
 
 def number_state(kind: NumberKind, text: bytes, longest_run: int) -> NumberState | None:
-    """Return the state after a prefix; prefixes that no token of ``longest_run`` digits tells apart have one state."""
+    """Return the state after a prefix. Prefixes share a state if no token of up to ``longest_run`` digits differs."""
     state = NUMBER_START
     for byte in text:
         following = number_after(kind, state, byte)

@@ -1,4 +1,4 @@
-"""Caches the masks computed from the token trie for all grammars; evicts the least recently used.
+"""An LRU cache, shared by all grammars, of the masks that are computed from a trie of the vocabulary.
 
 A new tool's first free string has the mask that any other tool's free string had before.
 """
@@ -23,7 +23,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _ENTRY_BYTES = 2000  # estimate for a residual, without its mask
 _MISSING: Any = object()
-_REST_BYTES = 300  # estimate for each suffix of a key in a residual
+_REST_BYTES = 300  # estimate for each key suffix in a residual
 
 
 class DirectMasks:
@@ -52,12 +52,12 @@ class DirectMasks:
         self._intern = intern
         self._on_growth = on_growth
         self._tokenize = tokenizer.tokenize_bytes
-        # A mask that is used moves to the new ones; when these take half of the budget, they become the old ones. So a
-        # look-up needs one hash of a residual, and the least recently used masks are evicted. The value is None if only
-        # the engine can compute the mask.
+        # Two generations. A mask that is used moves to ``_new``. When that takes half of the budget, it becomes
+        # ``_old``, and the former ``_old`` is dropped. So a look-up needs one hash of a residual, and masks that were
+        # not used lately are evicted. The value is None if only the engine can compute the mask.
         self._new: dict[Hashable, Any] = {}  # Row or None, by residual, or by residual and previous token
         self._old: dict[Hashable, Any] = {}
-        self._new_bytes = self._old_bytes = 0  # without the masks
+        self._new_bytes = self._old_bytes = 0  # of residuals, without their masks
         self._half = budget // 2
         self._row_bytes = 4 * words_per_row(vocabulary.size)
         self._lock = threading.Lock()
@@ -76,7 +76,7 @@ class DirectMasks:
         return self._new_bytes + self._old_bytes + self.terminals.spent
 
     def allowed(self, residual: Residual) -> Row | None:
-        """Return the tokens that a grammar accepts, int32 ``[words]``, read-only; None if only the engine can tell."""
+        """Return the tokens that a grammar accepts, int32 ``[words]``, read-only; None if the engine must decide."""
         row: Row | None = self._new.get(residual, _MISSING)
         if row is _MISSING:
             row = self._old.get(residual, _MISSING)
@@ -84,7 +84,7 @@ class DirectMasks:
         return row
 
     def forced(self, residual: Residual, previous: int) -> Row | None:
-        """Return the mask after the token ``previous`` if bytes are forced; None if only the engine can tell."""
+        """Return the mask after the token ``previous`` if bytes are forced; None if the engine must decide."""
         key = residual, previous
         row: Row | None = self._new.get(key, _MISSING)
         if row is _MISSING:
@@ -124,7 +124,7 @@ class DirectMasks:
 
 
 def _frequent(values: Values) -> Iterator[Residual]:
-    """Yield residuals whose masks visit the parts of the vocabulary that most masks are made from."""
+    """Yield some residuals that are computed in advance, since the trie nodes for their masks serve most masks."""
     members, items = ObjectRule((), 0, 0, any_spelling=True), ArrayRule(0, 0, None)
     words = (b"false", b"null", b"true")
     rule = ValueRule(has_strings=True, number="number", words=words, object=members, array=items)

@@ -1,8 +1,9 @@
-"""Residuals: the part of a parser state that determines its mask, comparable across grammars.
+"""Reduces a parser state to the part that determines its mask, so that different grammars share masks.
 
-A residual has what one token can reach: the suffix of a string, number or key, the value that follows, and for each
-open object or array whether it may end, and whether it may continue. After a value it has no keys: if some token
-reaches from a value into the next key, and tells keys apart, there is no residual.
+A residual has the parts of a parser state that one token can reach: the suffix of the current string, number or key,
+the next value, and for each open object or array whether it may end, and whether it may continue. It does not have the
+keys that may follow the current value. So there is no residual (None) if some token could end the value and continue
+so far into the next key that its legality depends on the key.
 
 Free strings of two tools have one residual, and so one mask, if their objects may end and continue alike.
 """
@@ -23,14 +24,14 @@ _quoted = JSONEncoder(ensure_ascii=False).encode
 
 
 Stack = tuple[Level, ...]
-"""The open objects and arrays, the innermost first, as many as one token can end and the next one."""
+"""The open objects and arrays, innermost first: as many as one token can end, and one more."""
 
 
 class Keys(NamedTuple):
     """The keys that may come next or continue: the suffix of each, its value, and the object after it."""
 
     level: Level  # the object, after one more member under an undeclared key
-    rests: tuple[tuple[bytes, Value | None, Level], ...]  # of declared keys; no value if the key may not repeat
+    rests: tuple[tuple[bytes, Value | None, Level], ...]  # by declared key; the value is None if the key was written
 
 
 class Residual(NamedTuple):
@@ -40,10 +41,10 @@ class Residual(NamedTuple):
     blanks: int = 0  # max whitespace bytes that may follow
     value: Value | None = None
     keys: Keys | None = None
-    rests: tuple[bytes, ...] = ()  # suffixes of listed strings and words; in other strings, an unfinished character
+    rests: tuple[bytes, ...] = ()  # suffixes of enum values and literals; in other strings, an unfinished character
     number: tuple[NumberKind, NumberState] | None = None
-    terminal: tuple[Terminal, bytes] | None = None  # with its prefix so far; ``rests`` has the forced bytes
-    is_forced: bool = False  # True if the engine forces the next bytes, and so their tokens
+    terminal: tuple[Terminal, bytes] | None = None  # and the prefix that was written; ``rests`` has the forced bytes
+    is_forced: bool = False  # True if the engine forces the next bytes, and allows only one tokenization of them
     is_first: bool = False  # True if the object or array may end here, before its first member or item
     stack: Stack = ()
 
@@ -69,7 +70,7 @@ def after_forced(residual: Residual, count: int) -> Residual:
 
 
 def keys_of(members: Members, keys: int) -> Keys:
-    """Return the keys that may follow these declared keys, given as bits."""
+    """Return the keys that may follow in an object; ``keys`` has the bits of the declared keys written so far."""
     level = members.level(keys)
     if members.extra is not None:
         return Keys(level, ())
@@ -92,7 +93,7 @@ class Residuals:
         self._values = values
         self._trie = trie
         self._terminals = terminals
-        # The latest results, which the next parser state often has too.
+        # The latest results: the next parser state often needs the same.
         self._latest_stack: tuple[tuple[Open, ...], Stack | None] = ((), ())
         self._latest_keys: tuple[Members | None, int, Keys | None] = (None, 0, None)
 
@@ -107,7 +108,7 @@ class Residuals:
         )
 
     def of(self, position: Position) -> Residual | None:
-        """Return a parser state's residual; None if its mask depends on more than a residual has."""
+        """Return a parser state's residual; None if its mask depends on more than a residual contains."""
         expect, text = position.expect, position.text
         if position.outside >= 0 or expect is Expect.LOST or len(text) > MAX_WHITESPACE:  # longer texts may be cut
             return None

@@ -1,8 +1,8 @@
-"""Describes the grammar nodes that are simple enough to compute masks without an engine.
+"""Describes the grammar nodes whose masks are simple enough to compute without an engine.
 
-A node has a rule if its values are strings (any, listed, or of one terminal), numbers (without bounds, or of one
-terminal), listed literals, arrays with one node for all items, and objects whose state is one bit for each declared
-key. Any other node is opaque: {"type": "string", "minLength": 2} is one.
+A node has a rule if its values are strings (any string, enum values, or one terminal), numbers (without bounds, or one
+terminal), literals, arrays with one node for all items, and objects whose state is one bit for each declared key. Any
+other node is opaque, such as {"type": "string", "minLength": 2}.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class ObjectRule:
 class ArrayRule:
     """The items of a node's arrays."""
 
-    item: int  # node
+    item: int  # the node of every item
     shortest: int
     longest: int | None
 
@@ -42,7 +42,7 @@ class ValueRule:
     """The values of a node; all of them may occur together."""
 
     has_strings: bool = False  # any string
-    listed: tuple[bytes, ...] = ()  # the strings as JSON, if only these are allowed
+    listed: tuple[bytes, ...] = ()  # the only allowed strings (enum values), as JSON
     string: str = ""  # the expression of the terminal that strings match, if there is one
     number: NumberKind = ""
     range: str = ""  # the expression of the terminal that numbers match, if there is one
@@ -109,7 +109,7 @@ def _rule(node: PlanNode) -> ValueRule:  # noqa: PLR0912 - a case for each type
             raise _OpaqueError
     if (
         node.joins_texts or (string and (has_strings or listed)) or (range_ and kinds)
-    ):  # LLGuidance's lexer reads both at once
+    ):  # LLGuidance's lexer follows both terminals at once
         raise _OpaqueError
     kind: NumberKind = "number" if "number" in kinds else "integer" if kinds else ""
     some = () if has_strings else tuple(sorted(listed))

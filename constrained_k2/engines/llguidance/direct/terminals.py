@@ -1,4 +1,4 @@
-"""Computes masks inside a string or number of one terminal: LLGuidance runs that terminal alone.
+"""Finds the tokens that may follow inside a string or number by matching its Lark terminal alone.
 
 {"pattern": "^[a-z]+$"} in a hundred tools is one matcher here, shared by all grammars.
 """
@@ -27,11 +27,11 @@ from constrained_k2.engines.llguidance.direct.values import Terminal
 from constrained_k2.engines.llguidance.lexer_cost import LEXER_BYTES, LIMITS, lexer_bytes
 from constrained_k2.vocabulary.bitmask import allowed_ids
 
-_SHARE = 8  # part of the budget
+_SHARE = 8  # terminals may take this part of the budget: an eighth
 _MAX_FORCED = 4096
 _MAX_CHEAP = 4096
 _CHEAP = 500_000  # bytes of a lexer at its first mask, which takes some 2 ms
-_MAX_CHECKED = 4096  # tokens below one node
+_MAX_CHECKED = 4096  # tokens below one node that LLGuidance checks, at most
 _SPLIT_BYTES = 45_000  # estimate, with its masks
 _MEASURED_AFTER = 8  # splits, a millisecond of work each
 _NO_QUOTE: Bounds = ((0, QUOTE), (QUOTE + 1, 256))
@@ -48,11 +48,13 @@ T = TypeVar("T")
 
 
 class Unknown(Exception):
-    """Only LLGuidance with the whole grammar can tell."""
+    """Only LLGuidance with the whole grammar can decide."""
 
 
 class Terminals:
-    """Splits the tokens that continue a terminal's lexeme by whether they end it, with LLGuidance's verdicts.
+    """Splits the tokens that may follow inside a string or number: those that end it, and all others.
+
+    LLGuidance decides which tokens a terminal accepts.
 
     Args:
         trie: The vocabulary's tokens.
@@ -66,7 +68,7 @@ class Terminals:
         self._trie = trie
         self._tokenizer = tokenizer
         self._read: OrderedDict[Terminal, llguidance.LLMatcher] = OrderedDict()
-        self._lexer_bytes: dict[Terminal, int] = {}  # memory of these lexers
+        self._lexer_bytes: dict[Terminal, int] = {}  # estimated memory of each lexer in ``_read``
         self._cheap: OrderedDict[Terminal, None] = OrderedDict()  # terminals that a step may compile again
         self._uses = 0
         self._splits: OrderedDict[tuple[Terminal, bytes, TokenNode], Split] = OrderedDict()
@@ -78,7 +80,7 @@ class Terminals:
         self._places[np.array(trie.ids)] = np.arange(len(trie.ids))
         self._without_quote, self._with_quote = self._row_of(rb'[^"]+\Z'), self._row_of(rb'[^"]+"')
         numbers = list[int]()
-        self._beyond_numbers = list[tuple[int, int]]()  # indices of tokens that run past one; ids of their first bytes
+        self._beyond_numbers = list[tuple[int, int]]()  # tokens that run past a number: index; id of the first byte
         for at in (at for first, end, _ in trie.root.beginning(NUMBER_BYTES) for at in range(first, end)):
             token = trie.tokens[at]
             if (found := _TO_NUMBER_END.match(token)) is None:
@@ -89,7 +91,7 @@ class Terminals:
 
     @property
     def spent(self) -> int:
-        """Estimated bytes."""
+        """Estimated bytes of all lexers and splits."""
         return sum(self._lexer_bytes.copy().values()) + _SPLIT_BYTES * len(self._splits)
 
     def is_readable(self, terminal: Terminal) -> bool:
@@ -110,7 +112,7 @@ class Terminals:
             return True
 
     def forced(self, terminal: Terminal, text: bytes) -> bytes:
-        """Return the bytes that every continuation of a text begins with. Raises Unknown if LLGuidance fails."""
+        """Return the bytes that begin every continuation of a text. Raises Unknown if LLGuidance fails."""
         key = terminal, text
         found = self._forced.get(key)
         if found is None:
@@ -192,13 +194,14 @@ class Terminals:
             bounds, ended = _NO_QUOTE, node.child(QUOTE) if matcher.validate_tokens(self._ids(b'"')) else None
         else:
             bounds, ended = NUMBER_BYTES, node if matcher.is_accepting() else None
-        is_forced = len(forced) > 1  # then a mask allows only one tokenization of these bytes
+        # If bytes are forced, LLGuidance's mask has only one tokenization of them. Here all legal tokens are needed.
+        is_forced = len(forced) > 1
         if is_forced:
             bounds = tuple((forced[0], forced[0] + 1) for low, high in bounds if low <= forced[0] < high)
         ranges, row, taken = node.beginning(bounds), trie.empty(), list[Taken]()
         if trie.root.ranges[0] in node.ranges and not is_forced:
             mask = np.frombuffer(matcher.compute_bitmask(), dtype=np.int32)[: len(row)]
-            ranges = [each for each in ranges if each[2]]  # the others are in the mask
+            ranges = [each for each in ranges if each[2]]  # the mask has the tokens at the root
             if terminal.is_string:
                 row = mask & self._without_quote
                 places = self._places[allowed_ids(mask & self._with_quote)].tolist()

@@ -1,6 +1,6 @@
-"""A lazily built trie of a vocabulary's ordinary tokens.
+"""A lazily built trie of a vocabulary's tokens by their bytes, without the special tokens.
 
-Within a number only the branches of digits, signs, ``.``, ``e`` and of what may end it are visited.
+Within a number, only the branches of digits, signs, ``.``, ``e`` and of the bytes that may follow a number are visited.
 """
 
 import re
@@ -28,7 +28,7 @@ T = TypeVar("T")
 Ids = npt.NDArray[np.int64]
 Row = npt.NDArray[np.int32]
 Range = tuple[int, int, int]
-"""Tokens ``[first, end)`` in the order of their bytes, and the depth: how many of their bytes lead to a node."""
+"""Tokens ``[first, end)`` in the order of their bytes, and the depth: the number of leading bytes already followed."""
 _NO_IDS: Ids = np.zeros(0, dtype=np.int64)
 _DIGITS = re.compile(rb"[0-9]+")
 _MAX_WORDS = 4096
@@ -41,16 +41,16 @@ NUMBER_BYTES: Bounds = ((0x2B, 0x3A), (0x45, 0x46), (0x65, 0x66))  # signs, poin
 class Split(NamedTuple):
     """The tokens below a node that continue a lexeme.
 
-    In a string ``ab`` is inside, ``"}`` ends it at once and ``ab"}`` later; in a number so are ``2``, ``}`` and ``2}``.
+    In a string ``ab`` ends inside, ``"}`` ends it at once and ``ab"}`` later. In a number ``2``, ``}`` and ``2}`` do.
     """
 
     inside: Row  # tokens that end inside the lexeme: a mask, [words]
-    at_once: "TokenNode"  # tokens that end it at their first byte, and continue after its end
-    later: "TokenNode"  # tokens that add bytes to it, and continue after its end
+    at_once: "TokenNode"  # tokens that end the lexeme at their first byte, and continue after its end
+    later: "TokenNode"  # tokens that add bytes to the lexeme, and continue after its end
 
 
 class TokenNode:
-    """A trie node, or several as one: the remaining bytes of the tokens in some ranges. Results are cached."""
+    """A trie node, or a union of nodes: the remaining bytes of the tokens in some ranges. Results are cached."""
 
     __slots__ = ("_children", "_ids", "_known", "index", "ranges")
 
@@ -58,7 +58,7 @@ class TokenNode:
         self.index = index
         self.ranges = tuple(ranges)
         self._children: dict[int, TokenNode | None] = {}
-        self._known: dict[object, Any] = {}  # results of the methods that compute once
+        self._known: dict[object, Any] = {}  # cached results, by method and arguments
         self._ids: Ids | None = None
 
     @property
@@ -99,7 +99,7 @@ class TokenNode:
         return self._once((kind, state), lambda: self._number(kind, state))
 
     def blanks(self, most: int) -> "tuple[Row, TokenNode]":
-        """Return the tokens of 1 to ``most`` whitespace bytes, and the node after 0 to ``most`` of them."""
+        """Return the tokens of 1 to ``most`` whitespace bytes, and the node after 0 to ``most`` such bytes."""
         return self._once(("blanks", most), lambda: self._after_blanks(most))
 
     def beginning(self, bounds: Bounds) -> Sequence[Range]:
@@ -179,7 +179,7 @@ class TokenNode:
 
 
 class TokenTrie:
-    """The token trie of one vocabulary, and how far a single token can reach past the end of a value."""
+    """The token trie of one vocabulary. It also knows how far one token can reach past the end of a value."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.tokens, self.ids = vocabulary.sorted_tokens
@@ -187,7 +187,7 @@ class TokenTrie:
         self._words = words_per_row(vocabulary.size)
         self.root = TokenNode(self, ((0, len(self.tokens), 0),))
         self.endings, self.key_starts, self.depth, self.digits, commas = _seen(self.tokens)
-        self.reach = commas + 1  # more items than one token can end
+        self.reach = commas + 1  # one more than the items that a token can end
         self._words_known: dict[bytes, tuple[Ids, TokenNode | None]] = {}
 
     def word(self, text: bytes) -> "tuple[Ids, TokenNode | None]":
@@ -224,7 +224,7 @@ def add_ids(row: Row, ids: Ids) -> None:
 
 
 def _seen(tokens: Iterable[bytes]) -> tuple[frozenset[bytes], frozenset[int], int, int, int]:
-    """Return tokens' texts before a quote and bytes after ``,"``, and the most brackets, digits, commas in a token."""
+    """Return the texts before a quote, the bytes after ``,"``, and a token's most brackets, digits and commas."""
     endings, starts = set[bytes](), set[int]()
     depth = digits = commas = 0
     for token in tokens:

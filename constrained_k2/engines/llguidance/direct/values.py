@@ -22,7 +22,7 @@ class Terminal(NamedTuple):
 
     @property
     def opening(self) -> bytes:
-        """The bytes that all its texts begin with."""
+        """The bytes that every lexeme begins with."""
         return b'"' if self.is_string else b""
 
 
@@ -33,7 +33,7 @@ class Level(NamedTuple):
     may_end: bool
     may_go_on: bool
     value: "Value | None"  # an array's item, or the value of undeclared keys; None for a closed object
-    any_spelling: bool = False  # of undeclared keys
+    any_spelling: bool = False  # True if undeclared keys may be escaped in any way
     fewest: int = 0  # items that an array still needs, as far as one token can reach
     most: int = ENDLESS  # items that may follow in an array, as far as one token can reach
 
@@ -69,7 +69,8 @@ class Members:
         required: The required keys, as bits.
         extra: The value of undeclared keys; None for a closed object.
         any_spelling: True if undeclared keys may be escaped in any way.
-        is_known: False if a token may end a value and reach into the next key so far that it tells keys apart.
+        is_known: False if one token can end a value and continue so far into the next key that its legality depends on
+            the key.
     """
 
     __slots__ = ("_all", "_levels", "any_spelling", "extra", "is_known", "keys", "required")
@@ -90,7 +91,7 @@ class Members:
         self._levels = _OF_CLOSED_OBJECTS if is_closed else _levels(value=extra, any_spelling=any_spelling)
 
     def level(self, keys: int) -> Level:
-        """Return an object after a member, with these declared keys, as bits."""
+        """Return an object after a member; ``keys`` has the bits of the declared keys written so far."""
         required = self.required
         return self._levels[2 * (keys & required == required) + (keys != self._all)]
 
@@ -142,7 +143,7 @@ class Values:
         self._trie = trie
         self._known: WeakValueDictionary[Hashable, Value] = WeakValueDictionary()
         self._opaque = Value(None)
-        self._any: Value | None = None  # any value, which contains itself
+        self._any: Value | None = None  # any JSON value; its members and items are any value again
 
     def of(self, model: DirectModel) -> tuple[Value, ...]:
         """Return the values of a grammar's nodes, by number. Recursive nodes are not shared with other grammars."""
@@ -164,7 +165,7 @@ class _Made:
         self._opaque = opaque
         self._trie = trie
         self.values: dict[int, Value] = {}
-        self._begun: dict[int, Value | None] = {}  # nodes around the current one -> their value, if they have one yet
+        self._begun: dict[int, Value | None] = {}  # enclosing node -> its value, None if not created yet
 
     def value(self, number: int) -> Value:
         if (found := self.values.get(number)) is not None:
@@ -172,7 +173,7 @@ class _Made:
         rule = self._model[number]
         if rule is None:
             return self._opaque
-        if number in self._begun:  # within itself
+        if number in self._begun:  # the node contains itself
             found = self._begun[number] = self._begun[number] or Value(rule, self._trie.reach)
             return found
         self._begun[number] = None
@@ -192,7 +193,7 @@ class _Made:
         return value
 
     def _begun_values(self) -> bool:
-        """Return True if the current node may contain an enclosing one. Then other grammars cannot share it."""
+        """Return True if the current node may contain an enclosing node. Then other grammars cannot share it."""
         return any(value is not None for value in self._begun.values())
 
     def _members(self, rule: ObjectRule) -> Members:

@@ -1,4 +1,4 @@
-"""Computes a mask by a walk over the token trie, guided by a residual (what may come next).
+"""Computes a mask by walking the token trie along the bytes that a parser state allows next.
 
 After {"a": with an integer, the token `` 12,`` is followed byte by byte: blank, digits, a comma that ends the value.
 """
@@ -47,10 +47,10 @@ def forced_token(
     previous: int,
     tokenize: Callable[[bytes], Sequence[int]],
 ) -> int | None:
-    """Return the only token that the engine allows if it forces a text; -1 if the mask is as without forcing.
+    """Return the only token that the engine allows if it forces a text; -1 if forcing does not change the mask.
 
     Like LLGuidance (1.7.6), this tokenizes the text after the previous token, and drops tokens at its end that might
-    become parts of longer ones. The result is None if only the engine can tell.
+    become parts of longer ones. The result is None if the engine must decide.
     """
     text = forced_bytes(residual)
     ids = list(tokenize((trie.bytes_of(previous) or b"") + text))
@@ -89,12 +89,12 @@ class _Walk:
         return self._row
 
     def reaches(self, node: TokenNode, residual: Residual) -> bool:
-        """Return True if some token continues from a node."""
+        """Return True if some token continues legally from a node."""
         self.begin(residual, node)
         return bool(self._ids) or bool(self._row.any())
 
     def begin(self, residual: Residual, root: TokenNode | None = None) -> None:
-        """Follow all tokens, or those that continue from a node."""
+        """Follow all tokens, or only the tokens that continue from the node ``root``."""
         root, stack, blanks = root or self._trie.root, residual.stack, residual.blanks
         if residual.terminal is not None:
             self._terminal(root, *residual.terminal, stack)
@@ -254,7 +254,7 @@ class _Walk:
         split = node.characters(any_spelling=keys.level.any_spelling)
         self._row |= split.inside
         other = b"", keys.level.value, keys.level
-        written = keys.rests or (other,)  # the key that is written already, up to its quote
+        written = keys.rests or (other,)  # the key whose characters are complete, before its closing quote
         for ended, (_, value, level) in (*((split.at_once, key) for key in written), (split.later, other)):
             if value is not None:
                 self._allow(ended)

@@ -1,4 +1,4 @@
-"""Stage 4 of a mask: removes tokens that would repeat a key, or an item of a ``uniqueItems`` array.
+"""Removes from a mask the tokens that would repeat a key, or an item of a ``uniqueItems`` array.
 
 After {"a":1," in an object with any keys, the mask loses the tokens ``a"`` and ``a":``, not ``ab"``.
 """
@@ -16,22 +16,22 @@ Row = npt.NDArray[np.int32]
 
 
 class WrittenFilter:
-    """The uniqueness filter of one call: its seen keys and items, and masks without the tokens that repeat one.
+    """The uniqueness filter of one call, stage 4 of its masks: stores the seen keys and items, and removes repeats.
 
     No mask becomes empty: if every key or item with the current prefix has been written (which takes a pattern, a
     length, a range or few names), one may repeat. A repeated key's last value counts; coverage reports such items as
     relaxed.
 
     Args:
-        tokens: The vocabulary's tokens that may end a key or an item.
+        tokens: The vocabulary's tokens, by their effect on keys and items.
         places: The grammar's ``uniqueItems`` arrays.
         is_xml: True if the arguments are XTML blocks.
-        token: The bytes of a token id.
+        token: Returns the bytes of a token id.
 
     Attributes:
         matters: By token id, the bits of :class:`~constrained_k2.engines.llguidance.written.tokens.Matters`.
-        watched: The bits of the tokens that :meth:`follow` has to see; all others leave the filter as it is.
-        may_repeat: False if no token repeats anything here, nor before the next token that matters.
+        watched: The bits of the tokens that :meth:`follow` must be called with. Other tokens do not change the filter.
+        may_repeat: False if no token can repeat a key or item, now or after tokens that :meth:`follow` need not see.
     """
 
     __slots__ = ("_given", "_scanner", "_snapshots", "_token", "_tokens", "_two", "matters", "may_repeat", "watched")
@@ -66,7 +66,7 @@ class WrittenFilter:
         return True
 
     def truncate(self, length: int) -> None:
-        """Take back the tokens after the first ``length``."""
+        """Undo all tokens after the first ``length``."""
         while self._snapshots[-1].length > length:
             self._snapshots.pop()
         at = self._snapshots[-1]
@@ -74,7 +74,7 @@ class WrittenFilter:
         self._note(at)
 
     def after(self, ids: Iterable[int]) -> "WrittenFilter":
-        """Return another filter that has followed these tokens, even if they had to repeat something."""
+        """Return another filter that has followed these tokens; repeats among them are accepted."""
         tokens, places, is_xml, token = self._given
         other = WrittenFilter(tokens, places, is_xml=is_xml, token=token)
         for number, token_id in enumerate(ids, 1):
@@ -92,7 +92,7 @@ class WrittenFilter:
         self.may_repeat = bool(self._scanner.holding or self._two or at.texts or at.alone)
 
     def without_repetitions(self, row: Row) -> Row:
-        """Return a mask without the tokens that repeat something; the same row if there are none, or no others."""
+        """Return a mask without tokens that repeat a key or item; the same row if it has no such token or no other."""
         at, scanner, tokens = self._snapshots[-1], self._scanner, self._tokens
         found: list[npt.NDArray[np.int64]] = []
         if texts := at.texts:
@@ -104,7 +104,7 @@ class WrittenFilter:
         return _without(found, row) if any(map(len, found)) else row
 
     def _tried(self, ids: npt.NDArray[np.int64], row: Row) -> npt.NDArray[np.int64]:
-        """Return the tokens among ``ids`` that a mask allows and that repeat something."""
+        """Return the tokens among ``ids`` that a mask allows and that repeat a key or item."""
         at, scanner = self._snapshots[-1], self._scanner
         found = []
         for token_id in ids[(row[ids >> 5] >> (ids & 31)) & 1 != 0].tolist():
@@ -117,7 +117,7 @@ class WrittenFilter:
 
 
 def _without(found: Iterable[npt.NDArray[np.int64]], row: Row) -> Row:
-    """Return a mask without tokens; the same one if it has none of them, or no others."""
+    """Return a mask without the tokens ``found``; the same row if it has none of them, or nothing else."""
     left = row.copy()
     words = left.view(np.uint32)
     for ids in found:

@@ -1,4 +1,4 @@
-"""Finds the ``uniqueItems`` arrays whose items are compared, by the keys and indices leading to them."""
+"""Finds, by path, the ``uniqueItems`` arrays whose items the uniqueness filter compares."""
 
 from constrained_k2.engines.llguidance.written.texts import Identity, identity_of
 from constrained_k2.formats.kimi_k3 import escape
@@ -7,7 +7,7 @@ from constrained_k2.grammar.plan.places import NOWHERE
 
 
 class ItemPlaces:
-    """The paths of one grammar that lead to compared arrays, as a tree whose nodes are numbers. Shared by its calls."""
+    """The tree of paths that lead to a grammar's compared arrays; nodes are numbers. Shared by all calls."""
 
     def __init__(self, places: tuple[Place, ...], root: int, *, is_xml: bool) -> None:
         self.root = root
@@ -31,9 +31,9 @@ class ItemPlaces:
         return found.prefix[index] if index < len(found.prefix) else found.rest
 
     def compared(self, place: int) -> bytes | None:
-        """Return, for a compared array, the first bytes that only one possible item has; None for other arrays."""
+        """Return, for a compared array, the first bytes with which only one possible item begins; None for others."""
         return self._places[place].alone
 
 
 NO_PLACES = ItemPlaces((), NOWHERE, is_xml=False)
-"""The tree of a grammar without such arrays."""
+"""The tree of a grammar without compared arrays."""

@@ -18,7 +18,7 @@ from constrained_k2.engines.llguidance.xtml_text import BEFORE_KEY, OPEN, SEPARA
 from constrained_k2.grammar.plan.places import NOWHERE
 
 _STRING_TYPE = b'type="string"'
-_MAX_TAG = 64  # bytes of a tag that are kept, beside its key
+_MAX_TAG = 64  # stored bytes of a tag, besides its key
 _STRUCTURE = re.compile(rb'["{}\[\],:]')
 _STRUCTURE_OR_WORD = re.compile(rb'["{}\[\],:\-0-9a-z]')
 _REST_OF_WORD = re.compile(rb"[^ \t\r\n,\]}]*")
@@ -30,8 +30,8 @@ _ALONE = {first: identity_of(word) for first, word in ALONE.items()}
 class Within(IntEnum):
     """The part of the text that the next byte belongs to."""
 
-    VALUE, STRING, KEPT, WORD = range(4)  # a key or a string that is compared is KEPT, other compared items are a WORD
-    TAG, ATTRIBUTE, AFTER_KEY, TEXT, BETWEEN = range(4, 9)  # of XML arguments
+    VALUE, STRING, KEPT, WORD = range(4)  # KEPT: a key or a compared string; WORD: another compared item
+    TAG, ATTRIBUTE, AFTER_KEY, TEXT, BETWEEN = range(4, 9)  # only in XML arguments
 
 
 _WATCHED = {
@@ -48,10 +48,10 @@ class Frame(NamedTuple):
     outer: "Frame | None"
     is_object: bool
     texts: WrittenTexts | None = None  # the keys, or the strings of an array whose items are compared
-    words: WrittenTexts | None = None  # the numbers and literals of such an array
+    words: WrittenTexts | None = None  # the numbers and literals of an array whose items are compared
     place: int = NOWHERE
     number: int = 0  # the index of an array's current item
-    alone: bytes = b""  # the first bytes that only one possible word has
+    alone: bytes = b""  # the first bytes with which only one possible literal begins
 
     def has_alone(self, byte: int) -> bool:
         """Return True if the only possible item with this first byte is in the array already."""
@@ -63,9 +63,9 @@ class Snapshot(NamedTuple):
 
     within: Within
     frame: Frame | None = None
-    place: int = NOWHERE  # of the value that is expected
+    place: int = NOWHERE  # the path of the expected value, as a node of ItemPlaces
     keeps_next: bool = False  # True if the next string is a key or a compared item
-    text: Text = EMPTY  # of the key or compared item that is being written
+    text: Text = EMPTY  # the key or compared item that is being written
     tag: bytes = b""
     escaped: bool = False  # True after a backslash in a string
     length: int = 0  # tokens
@@ -98,20 +98,20 @@ class Snapshot(NamedTuple):
 
 
 class Repetition(Exception):
-    """A key or an item is written a second time, or only a repetition can follow."""
+    """A token repeats a key or an item, or leaves only continuations that repeat one."""
 
 
 class Scanner:
-    """The seen keys and items of one call. :meth:`restore` undoes the later ones before an earlier snapshot is used."""
+    """Stores the seen keys and items of one call. Call :meth:`restore` before an earlier snapshot is used again."""
 
     def __init__(self, tokens: WrittenTokens, places: ItemPlaces, *, is_xml: bool) -> None:
         self._tokens = tokens
         self._places = places
-        self._log: list[Callable[[], None]] = []  # each undoes one key or item
+        self._log: list[Callable[[], None]] = []  # functions that undo one key or item each
         self._outer = Frame(None, True, WrittenTexts(tokens.in_attribute)) if is_xml else None  # noqa: FBT003 - a field
         self.start = Snapshot(Within.BETWEEN, self._outer) if is_xml else Snapshot(Within.VALUE, None, places.root)
         self.holding: set[int] = set()  # tokens that may contain a whole key or item seen in this call
-        self._ended: list[bytes] = []  # the keys and items that ended within the token that was followed last
+        self._ended: list[bytes] = []  # the keys and items that ended inside the latest token
 
     def restore(self, at: Snapshot) -> None:
         """Undo the keys and items that were added after a snapshot."""
@@ -174,7 +174,7 @@ class Scanner:
         return Snapshot(within, frame, place, keeps_next, text, b"", escaped, length, len(self._log))
 
     def _structural(self, frame: Frame | None, place: int, byte: int) -> tuple[Frame | None, int, bool]:
-        """Return, after a structural character: the container, the value's path, True if the next text is compared."""
+        """Return the container and value path after a structural character, and True if the next text is compared."""
         if byte == _BRACE:
             return Frame(frame, True, WrittenTexts(self._tokens.in_json), None, place), NOWHERE, True  # noqa: FBT003
         if byte == _BRACKET:
@@ -236,7 +236,7 @@ class Scanner:
             raise Repetition
 
     def hold(self) -> None:
-        """Note the tokens that contain a key or item that the latest token completed. For accepted tokens only."""
+        """Add to ``holding`` the tokens that contain a key or item that the latest (accepted) token completed."""
         for text in self._ended:
             self.holding.update(self._tokens.whole.get(text, ()))
 

@@ -5,7 +5,7 @@ import re
 _HEX = rb"[0-9a-fA-F]"
 _HIGH, _LOW = rb"[dD][89abAB]" + _HEX + rb"{2}", rb"[dD][c-fC-F]" + _HEX + rb"{2}"  # halves of a surrogate pair
 _ESCAPE = re.compile(rb"\\(?:u(" + _HIGH + rb")\\u(" + _LOW + rb")|u(" + _HEX + rb"{4})|([\x00-\xff]))")
-# All but an unfinished escape at the end; after a high surrogate a low one may still follow.
+# All text before an unfinished escape at the end. After a high surrogate, a low one may still follow.
 _WHOLE = re.compile(
     rb"(?:[^\\]+|\\[^u]|\\u(?!" + _HIGH + rb")" + _HEX + rb"{4}"
     rb"|\\u" + _HIGH + rb"(?:\\u" + _LOW + rb"|(?!\\?\Z|\\u" + _HEX + rb"{0,3}\Z)))*"
@@ -14,7 +14,7 @@ _SHORT = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
 
 def unescaped(text: bytes) -> bytes:
-    """Decode the escapes of a text; an unfinished escape at its end stays as it is."""
+    """Decode the escapes in a text, except an unfinished escape at its end."""
     return _ESCAPE.sub(_character, text) if b"\\" in text else text
 
 

@@ -1,4 +1,4 @@
-"""Length, hash and last bytes of a key or item: detects repeats in constant memory per text.
+"""Detects repeated object keys and array items by their length and hash, in constant memory for each.
 
 ``{"ab":1,"a`` has written the key ``ab`` and is within the key ``a``: a token ``b":`` would repeat ``ab``. The hash is
 a polynomial with a secret base, modulo a prime of 127 bits: a client cannot find two texts with one hash, and the hash
@@ -27,14 +27,14 @@ Identity = tuple[int, int]
 class Text(NamedTuple):
     """A text that is being written, without its quotes."""
 
-    size: int = 0  # bytes after decoding escapes; ``number`` and ``tail`` are of these bytes too
-    number: int = 0  # the hash
-    tail: bytes = b""  # the last bytes
-    escape: bytes = b""  # an unfinished escape, not decoded
+    size: int = 0  # bytes of the text with its escapes decoded
+    number: int = 0  # the hash of the decoded text
+    tail: bytes = b""  # the last bytes of the decoded text
+    escape: bytes = b""  # an unfinished escape at the end, not part of the decoded text
 
     @property
     def identity(self) -> Identity:
-        """Size and hash, which differ for different texts."""
+        """Size and hash: different texts have different identities."""
         return self.size, self.number
 
     @property
@@ -49,7 +49,7 @@ class Text(NamedTuple):
         return self._with(unescaped(spelled[:end]) if has_escapes else spelled, reach, spelled[end:])
 
     def ended(self, reach: int) -> "Text":
-        """Return the text at its end: half of a surrogate pair is whole then."""
+        """Return the text at its end, where half of a surrogate pair stays alone."""
         return self._with(unescaped(self.escape), reach, b"") if self.escape else self
 
     def _with(self, text: bytes, reach: int, escape: bytes) -> "Text":
@@ -67,15 +67,15 @@ def identity_of(text: bytes) -> Identity:
 
 
 class TokensAfter(dict[Hashable, list[Ids]]):
-    """Tokens that may not follow a prefix, by the prefix. What was added last is removed first."""
+    """Prefix -> the tokens that may not follow it. The latest addition must be removed first."""
 
     def add(self, found: Iterable[tuple[Hashable, Ids]]) -> None:
-        """Add tokens to those of each prefix."""
+        """Forbid more tokens after each of these prefixes."""
         for beginning, ids in found:
             self.setdefault(beginning, []).append(ids)
 
     def remove(self, found: Iterable[tuple[Hashable, Ids]]) -> None:
-        """Remove the tokens that were added last."""
+        """Undo the latest :meth:`add`, with the same argument."""
         for beginning, _ in found:
             ways = self[beginning]
             ways.pop()
@@ -84,13 +84,13 @@ class TokensAfter(dict[Hashable, list[Ids]]):
 
 
 class WrittenTexts:
-    """The keys of one object so far, or the strings of one array, or its numbers and literals."""
+    """Seen texts of one kind: an object's keys, an array's strings, or an array's numbers and literals."""
 
     __slots__ = ("_closers", "_closing", "_texts")
 
     def __init__(self, closing: Closing) -> None:
         self._closing = closing
-        self._closers = TokensAfter()  # tokens that end a seen text, by a proper prefix of it
+        self._closers = TokensAfter()  # proper prefix of a seen text -> tokens that complete and end that text
         self._texts: set[Identity] = set()
 
     def __bool__(self) -> bool:
@@ -100,11 +100,11 @@ class WrittenTexts:
         return text.identity in self._texts
 
     def has(self, identity: Identity) -> bool:
-        """Return True if a text was added."""
+        """Return True if a text with this identity was added."""
         return identity in self._texts
 
     def add(self, text: Text) -> None:
-        """Add a text that was not added before."""
+        """Add a new text."""
         self._texts.add(text.identity)
         self._closers.add(self._ways_to_end(text))
 
@@ -114,7 +114,7 @@ class WrittenTexts:
         self._closers.remove(self._ways_to_end(text))
 
     def repeating(self, beginning: Text) -> list[Ids]:
-        """Return the tokens that complete the prefix ``beginning`` to a seen text, and end it."""
+        """Return the tokens that complete the prefix ``beginning`` to a seen text and end the text."""
         found = self._closers.get(beginning.identity, [])
         return [self._closing.ids.get(b"", _NONE), *found] if beginning in self else found
 

@@ -1,4 +1,4 @@
-"""Classifies a vocabulary's tokens by whether they may end, or contain, a key or an array item."""
+"""Classifies a vocabulary's tokens by whether they may end or contain an object key or array item."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,10 +13,10 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 Ids = npt.NDArray[np.int64]
 Row = npt.NDArray[np.int32]
 ALONE = {text[0]: text for text in (b"null", b"true", b"false", b"0")}
-"""By first byte, the words that are the only possible item of an array with this byte; 0 among integers."""
+"""First byte -> the only possible array item (literal, or 0 among integers) that begins with this byte."""
 _BLANKS = rb"[ \t\r\n]*"
 _TWO_KEYS = re.compile(rb'"' + _BLANKS + rb':[\x00-\xff]*[,{][ \t\r\n]*"[\x00-\xff]*"')
-# A comma before a whole item or between an item and such a word, or in an array that the token opens.
+# A comma before a whole item, between an item and a word of ALONE, or in an array that the token opens.
 _TWO_ITEMS = re.compile(
     rb"," + _BLANKS + rb'(?:"[\x00-\xff]*"|[-0-9tfn][-+.0-9A-Za-z]*[ \t\r\n,\]}])'
     rb'|[-+.0-9A-Za-z"]' + _BLANKS + rb"," + _BLANKS + rb"[tfn0]"
@@ -27,29 +27,29 @@ _TO_QUOTE = re.compile(rb'([^"\\]*(?:\\[\x00-\xff][^"\\]*)*)"')
 _WORD = re.compile(rb"(?<![-+.0-9A-Za-z])[-+.0-9A-Za-z]+(?=[ \t\r\n,\]}])")
 _TO_END = re.compile(rb"([-+.0-9A-Za-z]*)[ \t\r\n,\]}]")
 _TO_ALONE = re.compile(rb"(?:([-+.0-9A-Za-z]*" + _BLANKS + rb"," + _BLANKS + rb")|" + _BLANKS + rb")([tfn0])")
-# Other tokens get only the ANYWAY bit, plus an entry in ``alone`` if they begin such a word.
+# Other tokens get only the ANYWAY bit, plus an entry in ``alone`` if they begin a word of ALONE.
 _RELEVANT = re.compile(rb'["\\{}\[\],:]|[-+.0-9A-Za-z][ \t\r\n]|\A[ \t\r\n]+\Z')
 _STRUCTURE = frozenset(b"{}[],:")
 
 
 class Matters:
-    """Flags: when a token can change the scanner's state. Plain ints, because every token is looked up."""
+    """Flags of a token: where in the text it matters to the scanner. Plain ints, since every token is looked up."""
 
-    ANYWAY = 1  # within a key, a compared item or a tag; every token has it
+    ANYWAY = 1  # inside a key, a compared item or a tag every token counts, so every token has this flag
     STRUCTURE = 2
     BACKSLASH = 4
     QUOTE = 8  # also special tokens
 
 
 class Closing:
-    """The tokens that end a string or word, by the suffix of it that they begin with."""
+    """Tokens that end a string or word, by the suffix of the string or word with which they begin."""
 
     def __init__(self, ids: Mapping[bytes, list[int]]) -> None:
         self.ids: dict[bytes, Ids] = {rest: np.array(found, dtype=np.int64) for rest, found in ids.items()}
         self.longest = max(map(len, self.ids), default=0)  # bytes
 
     def rests_of(self, text: bytes) -> Iterator[tuple[bytes, Ids]]:
-        """Yield the non-empty suffixes of a text that some tokens begin with, and these tokens."""
+        """Yield each non-empty suffix of a text with which some tokens begin, and these tokens."""
         for size in range(1, min(self.longest, len(text)) + 1):
             rest = text[-size:]
             if (ids := self.ids.get(rest)) is not None:
@@ -62,14 +62,14 @@ class WrittenTokens:
     Attributes:
         matters: By token id, the bits of :class:`Matters`.
         quoted: The tokens that contain a quote.
-        in_json: The tokens that end a string in JSON, by the suffix of the string, decoded.
-        in_words: The tokens that end a number or literal, by its suffix.
-        in_attribute: The tokens that end an attribute's value, by its suffix.
-        alone: By word of :data:`ALONE`, the tokens that begin it after a comma, and those that do so without one.
-        whole: The tokens that may contain a whole key, string or word, by its text.
+        in_json: Suffix of a JSON string, decoded -> the tokens that write it and end the string.
+        in_words: Suffix of a number or literal -> the tokens that write it and end the number or literal.
+        in_attribute: Suffix of an attribute's value -> the tokens that write it and end the value.
+        alone: Word of :data:`ALONE` -> the tokens that begin it after a comma, and the tokens that begin it directly.
+        whole: Text -> the tokens that may contain it as a whole key, string or word.
         two_keys: The tokens that may end two keys.
         two_items: The tokens that may end two items, begin a word of :data:`ALONE` after an item, or open an array.
-        reach: The bytes at the end of a key or item that tokens can tell apart.
+        reach: The number of last bytes of a key or item that tokens can depend on.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
