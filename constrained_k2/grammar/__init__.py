@@ -1,1 +1,1 @@
-"""Writes shapes as grammars: Lark for LLGuidance, JSON Schema for xgrammar, and whole-turn grammars."""
+"""Writes grammars of call arguments, JSON answers and whole turns, for LLGuidance and xgrammar."""

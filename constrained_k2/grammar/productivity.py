@@ -1,4 +1,4 @@
-"""Finds the productive schema nodes (some finite value satisfies them) and the keys of their objects."""
+"""Finds which schema nodes are satisfiable (some finite value is valid), and which keys their objects may have."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -27,20 +27,20 @@ from constrained_k2.schema.shapes import (
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys, requires_undeclared, with_declared_keys
 
 _CONTAINERS = (Array, Object)
-_MAX_TOGETHER = 2  # max witnesses that one member may satisfy at once, without those that its key alone satisfies
+_MAX_TOGETHER = 2  # max witnesses that one member serves as at once, not counting those that its key alone decides
 MAX_COMBINED_PATTERNS = 4  # max key patterns of an object whose combinations are tried, since a key may match several
-MAX_LISTED_KEYS = 64  # max keys, declared ones and those that a pattern lists, for the latter to count as declared
+MAX_LISTED_KEYS = 64  # max declared and pattern-listed keys together, for the listed keys to count as declared
 _Demand = tuple[Wanted, Wanted]
 """A witness, and the conditions that remain once the key of a member is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberWay:
-    """One alternative for an object member: its value, its key and the witnesses that it is."""
+    """One alternative for an object member: its value, its key and the witnesses that it serves as."""
 
     node: Node  # node of its value
     names: Node  # node of its key, if that is undeclared
-    satisfied: frozenset[Wanted] = frozenset()  # the witnesses that it is
+    satisfied: frozenset[Wanted] = frozenset()  # the witnesses that the member serves as
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Productivity:
 
     normalizer: Normalizer
     leaf_has_value: Callable[[String | Number], bool]
-    # Returns True if an object may have a key that matches exactly these patterns, besides these keys that it names.
+    # Returns True if an object may have a key that matches exactly the given patterns, besides the given named keys.
     has_extra_key: Callable[[Object, tuple[str, ...], list[str]], bool]
     undeclared_keys: UndeclaredKeys = "allow"
     _productive: set[Node] = field(default_factory=set)
@@ -65,11 +65,11 @@ class Productivity:
         return node in self._narrowed
 
     def is_productive(self, node: Node) -> bool:
-        """True if some value satisfies a node, which must be reachable from one that :meth:`analyze` was given."""
+        """True if some value satisfies a node, which must be reachable from a node that :meth:`analyze` was given."""
         return node == ANY or node in self._productive
 
     def analyze(self, node: Node) -> bool:
-        """Find the productive nodes among those reachable from a node; return True if it is productive itself."""
+        """Find the productive nodes among all nodes reachable from ``node``; return True if ``node`` is productive."""
         if self.is_productive(node):
             return True
         reachable = {node: None}
@@ -91,9 +91,9 @@ class Productivity:
         return node in self._productive
 
     def _add_productive(self, nodes: Mapping[Node, Iterable[Shape]]) -> None:
-        """Find the productive ones among these nodes, which have these shapes."""
+        """Add the productive nodes among ``nodes``, which maps each node to its shapes."""
         known, waiting = -1, [item for item in nodes.items() if item[0] not in self._productive]
-        waiting.reverse()  # those that others refer to come first, so that most schemas take one pass
+        waiting.reverse()  # nodes that others refer to come first, so that most schemas take one pass
         while len(waiting) != known:  # iterate to the least fixed point
             known, left = len(waiting), []
             for node, shapes in waiting:
@@ -121,7 +121,7 @@ class Productivity:
                     self._narrowed[node] = written
 
     def _unless_empty(self, shape: Shape, closed: Shape) -> Shape | None:
-        """The closed shape, else (if it has no value) the open one; None if that requires an undeclared key."""
+        """The closed shape; if it has no value, the open shape, or None if that requires an undeclared key."""
         if self.has_value(closed):
             return closed
         return None if requires_undeclared(shape) else shape
@@ -153,7 +153,7 @@ class Productivity:
                 yield from (way.node for way in self.extra_ways(shape, found, node))
 
     def has_value(self, shape: Shape) -> bool:
-        """Return True if some value has a shape, given the productive nodes found so far."""
+        """Return True if some value satisfies a shape, given the productive nodes found so far."""
         if isinstance(shape, Array):
             needed = (*shape.prefix, shape.rest)[: shape.shortest]
             if not all(self._has_room(shape, *wish) for wish in shape.wishes):
@@ -177,8 +177,8 @@ class Productivity:
     def _wanted(self, shape: Object, possible: list[str]) -> Literal["written", "left out", "impossible"]:
         """Return whether each witness is possible, and whether a grammar can require it.
 
-        A witness with a condition on its value can be required if undeclared keys remain for it. A witness without one
-        comes sooner or later, as keys do not repeat.
+        A witness with a condition on its value can be required if undeclared keys remain for it. A witness without
+        such a condition comes sooner or later, as keys do not repeat.
         """
         if not shape.wanted:
             return "written"
@@ -215,15 +215,15 @@ class Productivity:
                 self.normalizer.notes.add(others[0].pointer, "narrowed", reason)
 
     def named_ways(self, shape: Object, name: str) -> list[MemberWay]:
-        """Return the alternatives for a member under a named key, by the witnesses that it is."""
+        """Return the alternatives for a member under a named key, by the witnesses that it serves as."""
         return _ways(shape, self.normalizer.value_node(shape, name), self._satisfied(shape, name))
 
     def extra_ways(self, shape: Object, found: tuple[str, ...], node: Node) -> list[MemberWay]:
-        """Return the alternatives for a member under an undeclared key that matches exactly these patterns."""
+        """Return the alternatives for a member under an undeclared key that matches exactly the patterns ``found``."""
         return _ways(shape, node, _satisfied_under(shape, found))
 
     def _satisfied(self, shape: Object, name: str) -> list[_Demand]:
-        """Return the witnesses that a member under a named key may be, each with its remaining conditions."""
+        """Return the witnesses that a member under a named key may serve as, each with its remaining conditions."""
         fitting = [one for one in shape.wanted if is_key_of(self.normalizer, one, name)] if shape.wanted else []
         return [(one, replace(one, names=ANY)) for one in sorted(fitting, key=lambda one: one.order)]
 
@@ -248,7 +248,7 @@ class Productivity:
         return possible, shape.longest if is_open else len(possible)
 
     def named_keys(self, shape: Object) -> list[str]:
-        """Return the keys that a shape names, the required ones first; in the same order in every process."""
+        """Return the keys that a shape names, required keys first, in an order that is the same in every process."""
         if (found := self._named_keys.get(id(shape))) is None:  # by identity: thousands of keys take long to hash
             names = shape.required.union(*([name for name, _ in rules.named] for rules in shape.maps))
             names = names.union(self._listed_keys(shape), *(one.excluded for one in shape.wanted))
@@ -291,7 +291,7 @@ class Productivity:
             yield found, node
 
     def values(self, node: Node) -> list[Any] | None:
-        """Return all values of a node; None if they are unlimited, or many numbers or texts of a pattern."""
+        """Return all values of a node; None if there are infinitely many, or many numbers or matches of a pattern."""
         values: list[Any] = []
         for shape in self.normalizer.shapes(node):
             found = constants(shape) if isinstance(shape, Value | Null | Boolean) else _few_values(shape)
@@ -308,7 +308,7 @@ def patterns_of_keys(shape: Object) -> list[str]:
 
 
 def _satisfied_under(shape: Object, found: tuple[str, ...]) -> list[_Demand]:
-    """As :meth:`Productivity._satisfied`, for a member under an undeclared key that matches exactly these patterns."""
+    """As :meth:`Productivity._satisfied`, for a member under an undeclared key that matches exactly ``found``."""
     fitting = [one for one in shape.wanted if one.found.issubset(found) and one.absent.isdisjoint(found)]
     return [(one, one) for one in sorted(fitting, key=lambda one: one.order)]
 
@@ -319,7 +319,7 @@ def _is_free(demand: Wanted) -> bool:
 
 
 def _ways(shape: Object, node: Node, demands: list[_Demand]) -> list[MemberWay]:
-    """Return the alternatives for a member, by the witnesses that it is."""
+    """Return the alternatives for a member, by the witnesses that it serves as."""
     if not demands:
         return [MemberWay(node, shape.names)]
     free = frozenset(one for one, demand in demands if _is_free(demand))
@@ -336,7 +336,7 @@ def _ways(shape: Object, node: Node, demands: list[_Demand]) -> list[MemberWay]:
 
 
 def _few_values(shape: Shape) -> list[Any] | None:
-    """Return the values of a short range of integers, or of a pattern with few texts; None for others."""
+    """Return the values of a short range of integers, or of a pattern with few matches; None for other shapes."""
     if isinstance(shape, Number) and shape == Number(integer=True, low=shape.low, high=shape.high):
         if shape.low is not None and shape.high is not None and shape.high - shape.low < MAX_LISTED_KEYS:
             return list(range(math.ceil(shape.low), math.floor(shape.high) + 1))

@@ -1,4 +1,4 @@
-"""The state model of a grammar: the facts that distinguish its parser states, node by node.
+"""The state model of a grammar: for each node, the facts about a prefix that decide how it may continue.
 
 In most schemas the JSON type of a value decides its alternative. Then a parser state depends only on the seen keys of
 objects, the number of items of arrays, and the text since the last structural character: ``{"a":1,`` and ``{"a":[2],``
@@ -38,7 +38,7 @@ class ObjectModel:
     values: Mapping[str, tuple[int, int]]  # declared key -> its own number (from 0) and the node of its value
     extra: int  # the node of the values under all other keys
     counts_extra: bool  # True if the continuation depends on the number of other keys
-    keys: tuple[String, ...] = ()  # shapes that distinguish other keys; empty if more does
+    keys: tuple[String, ...] = ()  # shapes that distinguish other keys; empty if they do not suffice
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,12 @@ class NodeModel:
     object: ObjectModel | None = None
     array: ArrayModel | None = None
     free_strings: bool = False  # any string is allowed
-    listed_strings: bool = False  # only listed strings are
+    listed_strings: bool = False  # only listed strings are allowed
     strings: tuple[Shape, ...] = ()  # shapes of the allowed strings; empty if all, or only listed ones, are allowed
 
 
 _ANY_STRING = [String()]
-_FREE, _LISTED = NodeModel(free_strings=True), NodeModel(listed_strings=True)  # of nodes without objects and arrays
+_FREE, _LISTED = NodeModel(free_strings=True), NodeModel(listed_strings=True)  # models of nodes of scalars
 Kinds = Mapping[str, int]  # JSON type -> the node of the values of that type
 
 
@@ -85,7 +85,7 @@ class StateModel:
 
     root: int
     nodes: tuple[NodeModel, ...]
-    arguments: ArgumentsModel | None = None  # of the root, if it is written as XTML
+    arguments: ArgumentsModel | None = None  # model of the root, if it is written as XTML
 
     @cached_property
     def longest_name(self) -> int:

@@ -1,1 +1,1 @@
-"""Turns a JSON Schema into unions of shapes (one JSON type each), from which grammars are written."""
+"""Expands a JSON Schema into shapes (constraints on one JSON type each), from which grammars are written."""

@@ -1,4 +1,4 @@
-"""Drops objects that another object of the same union subsumes (unions of eight objects or more)."""
+"""Drops object schemas that another object schema of their union subsumes, in unions of eight or more."""
 
 from constrained_k2.schema.shapes import Object, Shape, Shapes
 
@@ -6,7 +6,7 @@ _FEW = 8  # objects; with fewer, comparing costs more than it saves
 
 
 def absorbed(shapes: Shapes) -> Shapes:
-    """The same union without objects that another one subsumes, as far as a comparison of their constraints shows."""
+    """The union without objects that another object subsumes, as far as a comparison of their constraints shows."""
     objects = [shape for shape in shapes if isinstance(shape, Object)]
     if len(objects) < _FEW:
         return shapes
@@ -24,7 +24,7 @@ def _demands(shape: Object) -> int:
 
 
 def _is_part_of_any(shape: Object, others: list[Object]) -> bool:
-    """True if ``shape`` has all the constraints of one of these objects."""
+    """True if ``shape`` has all the constraints of at least one of the objects ``others``."""
     required, maps = shape.required, shape.maps
     for other in others:  # in one loop: there are millions of pairs
         if (

@@ -1,4 +1,4 @@
-"""Checks a client's schema against size limits before anything else reads it, in linear time.
+"""Checks a client's schema against size limits before it is compiled, in linear time.
 
 A schema of a hundred bytes can cost an engine seconds and gigabytes; one of a hundred kilobytes can overflow its stack.
 So the checks do not recurse.
@@ -16,9 +16,9 @@ from constrained_k2.schema.document import DEFINITIONS, local_target
 _ANNOTATIONS = frozenset({"title", "description", "$comment", "default", "examples", "example"})
 _VALUES = frozenset({"enum", "const"})
 _BOUNDED = _VALUES | {"pattern", "patternProperties"}
-_LIMITS_OF_PATTERNS = ("patterns", "anchored_patterns")  # by whether all begin with "^"
+_LIMITS_OF_PATTERNS = ("patterns", "anchored_patterns")  # names of limits; the second applies if all begin with "^"
 _CONTAINERS = (dict, list)
-_IN_DATA = re.compile(r"/(?:const|enum)(?:/|\Z)")  # in a pointer: inside it, an annotation's name is an ordinary key
+_IN_DATA = re.compile(r"/(?:const|enum)(?:/|\Z)")  # a pointer into data, where an annotation's name is an ordinary key
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class SchemaBudget:
 
     depth: int = 200  # levels of nested subschemas and references
     objects: int = 50_000  # JSON objects in the schema
-    values: int = 10_000  # in one enum
+    values: int = 10_000  # values in one enum
     pattern_bytes: int = 8_000
-    patterns: int = 8  # that may apply to one string: in an allOf, or in patternProperties of one object
-    anchored_patterns: int = 32  # of patternProperties, if all begin with "^": the first characters of a key decide
-    text_bytes: int = 4_000  # of one property name, or of one string in an enum or const
+    patterns: int = 8  # patterns for one string: in an allOf, or in patternProperties of one object
+    anchored_patterns: int = 32  # in patternProperties, if all begin with "^": the first characters of a key decide
+    text_bytes: int = 4_000  # size of one property name, or of one string in an enum or const
 
 
 DEFAULT_BUDGET = SchemaBudget()

@@ -1,4 +1,8 @@
-"""The coverage report: whether each keyword of a schema is enforced, narrowed, relaxed or refused."""
+"""The coverage report: whether each keyword is enforced, narrowed, read as another, relaxed or refused.
+
+Narrowed: the grammar allows less than the keyword; relaxed: more. Read as another: a keyword that is not JSON Schema,
+such as ``"nullable": true``, counts as the JSON Schema that it clearly means.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,9 +39,9 @@ class Coverage:
 
     engine: str
     enforced: tuple[KeywordUse, ...] = ()  # the grammar allows exactly what the keyword allows
-    narrowed: tuple[KeywordUse, ...] = ()  # it allows less; everything it allows is valid
+    narrowed: tuple[KeywordUse, ...] = ()  # the grammar allows less; everything it allows is valid
     read_as: tuple[KeywordUse, ...] = ()  # not JSON Schema, but its meaning elsewhere is clear: "type": "int"
-    relaxed: tuple[KeywordUse, ...] = ()  # it allows more; calls may be invalid in this respect
+    relaxed: tuple[KeywordUse, ...] = ()  # the grammar allows more; calls may be invalid in this respect
     refused: tuple[KeywordUse, ...] = ()  # no grammar is built, because of this keyword
 
     @property
@@ -69,7 +73,7 @@ class Coverage:
 
 
 def coverage_of(document: SchemaDocument, engine: str, notes: Notes) -> Coverage:
-    """The coverage of a schema for which an engine's compiler left these notes."""
+    """The coverage of a schema for which an engine's compiler left ``notes``."""
     enforced = sorted(set(keyword_uses(document)).difference(notes))
     found: dict[Status, list[KeywordUse]] = {status: [] for status in STATUSES}
     found["enforced"] = [KeywordUse(pointer) for pointer in enforced]

@@ -4,9 +4,9 @@
     {"minimum": 0, "exclusiveMinimum": true}       {"exclusiveMinimum": 0}
     {"properties": {"a": {"required": true}}}      {"properties": {"a": {}}, "required": ["a"]}
 
-Idioms of draft 4 are JSON Schema, so they count as enforced. Those that never were are "read as" something, which
-coverage reports. Older keywords that need no rewriting (``items`` as an array, ``dependencies``, ``definitions``) are
-in the keyword table, and patterns of other dialects in :mod:`constrained_k2.schema.pattern`.
+Idioms of draft 4 are JSON Schema, so they count as enforced. All other idioms are "read as" something, which coverage
+reports. Older keywords that need no rewriting (``items`` as an array, ``dependencies``, ``definitions``) are in the
+keyword table, and patterns of other dialects in :mod:`constrained_k2.schema.pattern`.
 """
 
 from collections.abc import Callable, Mapping

@@ -37,7 +37,7 @@ class SchemaDocument:
         self._index(root)
 
     def find(self, pointer: str) -> Any:
-        """The value at a pointer of this document, which may be anything; None if nothing, or null, is there."""
+        """The value at a pointer, of any JSON type; None if the value is null or missing."""
         value = self._known.get(pointer)
         return local_target(self.root, pointer) if value is None else value
 
@@ -70,9 +70,9 @@ class SchemaDocument:
         return target
 
     def _resolve_path(self, resource: str, fragment: str, pointer: str) -> str:
-        """The target; if nothing is there, that of the same path from the innermost schema around the reference.
+        """The target. If it is missing, the path is tried from each schema around the reference, innermost first.
 
-        So a schema with its own ``$defs`` that was moved into a property of a tool keeps its references.
+        So a schema with its own ``$defs`` keeps its references if it is moved into a property of a tool.
         """
         around = pointer.split("/")
         for base in (resource, *("/".join(around[:depth]) for depth in range(len(around), 1, -1))):
@@ -127,7 +127,7 @@ class SchemaDocument:
 
     def _record(self, schema: dict[str, Any], pointer: str, base: str) -> str:
         name = schema.get("$id", schema.get("id") if self.draft == "legacy" else None)
-        if isinstance(name, str) and not (self.draft == "legacy" and "$ref" in schema):  # ignores siblings of "$ref"
+        if isinstance(name, str) and not (self.draft == "legacy" and "$ref" in schema):  # a "$ref" ignores siblings
             absolute, _, fragment = urljoin(base, name).partition("#")
             if name.startswith("#"):  # urljoin drops it after a URN
                 absolute = base
@@ -143,14 +143,14 @@ class SchemaDocument:
 
 
 def draft_of(root: Any) -> Draft:
-    """The draft that a decoded schema declares; the current one if it declares none."""
+    """The draft that a decoded schema declares; the current draft if it declares none."""
     declared = root.get("$schema") if isinstance(root, dict) else None
     is_old = isinstance(declared, str) and any(name in declared for name in _OLD_DRAFTS)
     return "legacy" if is_old else "2020-12"
 
 
 def local_target(root: Any, reference: str) -> Any:
-    """The target of a reference by pointer (``#/…``), which may be anything; None if nothing, or null, is there.
+    """The target of a reference by pointer (``#/…``), of any JSON type; None if the target is null or missing.
 
     Anchors and identifiers are for :meth:`SchemaDocument.resolve`.
     """

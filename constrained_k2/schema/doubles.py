@@ -1,4 +1,4 @@
-"""Adapts bounds to readers such as Python's ``json``: integers are exact, other numbers are doubles.
+"""Adapts numeric bounds to JSON readers such as Python's: integers stay exact, others round to doubles.
 
     8306149361960154349099193546782749504295.874    read as an integer
     5.0000000000000000001                           read as 5.0, so not above 5
@@ -23,19 +23,19 @@ def number_of(value: float) -> Fraction:
 
 
 def above(value: Fraction) -> Number:
-    """The numbers above a schema's number: those from the next double up, unless integers lie between the two."""
+    """The numbers above ``value``: from the next double up, unless integers lie between ``value`` and that double."""
     is_fine = _is_fine(value) or value == -LARGEST_EXACT
     return Number(low=_beside(value, inf)) if is_fine else Number(low=value, low_open=True)
 
 
 def below(value: Fraction) -> Number:
-    """The numbers below a schema's number."""
+    """The numbers below ``value``."""
     is_fine = _is_fine(value) or value == LARGEST_EXACT
     return Number(high=_beside(value, -inf)) if is_fine else Number(high=value, high_open=True)
 
 
 def double_from(low: Fraction, *, is_open: bool = False) -> Fraction:
-    """The least double from ``low`` up, without it if ``is_open``, as its shortest decimals."""
+    """The least double that is at least ``low`` (above ``low`` if ``is_open``), as its shortest decimals."""
     double = float(low)
     exact = Fraction(double)
     return Fraction(repr(nextafter(double, inf) if exact < low or (is_open and exact == low) else double))

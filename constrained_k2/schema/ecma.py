@@ -47,7 +47,7 @@ def in_python(pattern: str, written: Callable[[str], str] = _no_property) -> str
 
     Args:
         pattern: The pattern.
-        written: Spells a property (``\p{…}``, ``\P{…}``); raises :class:`NotInPython` for one that it cannot spell.
+        written: Spells a property (``\p{…}``, ``\P{…}``); raises :class:`NotInPython` if it cannot spell the property.
 
     Raises:
         NotAPattern: The pattern is not well formed.
@@ -58,7 +58,7 @@ def in_python(pattern: str, written: Callable[[str], str] = _no_property) -> str
 
 @lru_cache(256)
 def syntax_problem(pattern: str) -> str:
-    """Why a text is not a pattern; empty if it is one."""
+    """The reason why a text is not a valid pattern; empty if it is valid."""
     try:
         in_python(pattern, lambda _: "a")
     except NotAPattern as error:
@@ -277,7 +277,7 @@ _CONTROL_CODES = {r"\f": 12, r"\n": 10, r"\r": 13, r"\t": 9, r"\v": 11}
 
 
 def _character(escape: str) -> str:
-    """Spell the character of an escape by code; ``escape`` lacks its backslash."""
+    """Spell the character of an escape by its code; ``escape`` comes without its backslash."""
     if escape[0] == "c":
         code = ord(escape[1]) % 32
     elif escape[0] == "0":

@@ -1,4 +1,4 @@
-"""Tests a JSON value against a shape, to intersect ``enum`` and ``const`` with other keywords."""
+"""Tests a JSON value against a schema's constraints, to filter ``enum`` and ``const`` by other keywords."""
 
 from fractions import Fraction
 from typing import Any

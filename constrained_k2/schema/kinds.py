@@ -1,4 +1,4 @@
-"""Computes a cheap superset of the JSON types of a subschema's instances, from its keywords."""
+"""Computes which JSON types a subschema's instances may have: a cheap superset, from the keywords alone."""
 
 from contextlib import suppress
 from typing import Any

@@ -1,4 +1,4 @@
-"""Retries with relaxed negations before a schema is refused as unsatisfiable.
+"""Retries with less exact negations before a schema is refused as unsatisfiable or too costly.
 
 The grammar of a negation may lack instances ("narrowed"), which is harmless while others remain. If none remain, the
 negations that have no exact grammar are relaxed instead.
@@ -61,7 +61,7 @@ def _write_cheaply(
     write: Callable[[Normalizer], T],
     problem: SchemaTooCostly | None,
 ) -> T:
-    """Write a schema that costs too much: without witnesses, and if that fails without its alternatives.
+    """Write a schema that costs too much: without witnesses; if that fails, also without its alternatives.
 
     ``problem``: The error so far, if the schema has no witnesses to do without; else None.
     """

@@ -1,4 +1,4 @@
-"""Expands a schema node into a union of shapes, one level deep, without allOf, anyOf, not, if or $ref.
+"""Expands a schema by one level into alternatives of one JSON type each, without allOf, anyOf, not, if or $ref.
 
 {"anyOf": [{"type": "integer"}, {"const": "x"}], "minimum": 3}     Number(integer, low=3) and Value("x")
 """
@@ -35,9 +35,9 @@ from constrained_k2.schema.wanted_members import chosen, settled
 from constrained_k2.threads.interruptible import check_deadline
 
 T = TypeVar("T")
-_MAX_SHAPES = 256  # in one union
-_MAX_NODES = 4096  # of one schema
-_WANTING = 30  # cost of a pair in which an object has witnesses, in other pairs: it takes longer, and is often in vain
+_MAX_SHAPES = 256  # max shapes in one union
+_MAX_NODES = 4096  # max nodes of one schema
+_WANTING = 30  # a pair in which an object has witnesses costs as much as this many other pairs, and is often in vain
 _LOOKED_UP = 64  # key lookups in maps that cost as much as intersecting one pair
 _PRUNING_DEPTH = 3
 
@@ -54,7 +54,8 @@ class Normalizer:
         matches: Returns True if a text contains a match of a pattern; must be safe on hostile patterns.
         relaxes_negations: True to relax negations that have no exact grammar; else they are narrowed.
         wants_members: True to negate key maps exactly, by witnesses, which may cost too much; else not exactly.
-        left_out: Keywords that are relaxed because their alternatives cost too much. With any, ``oneOf`` is ``anyOf``.
+        left_out: Keywords to relax because their alternatives cost too much. If there are any, ``oneOf`` is read as
+            ``anyOf``.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Normalizer:
         self.wants_members, self.left_out = wants_members, left_out
         self._narrowed: set[Node | SchemaLiteral] = set()  # nodes and subschemas whose shapes lack instances
         self._nodes: dict[Node, Shapes] = {NEVER: ()}
-        self._parts: dict[Node, Shapes] = {}  # parts of nodes, by JSON type or as unique items: at most seven each
+        self._parts: dict[Node, Shapes] = {}  # parts of nodes, by JSON type or as unique items: at most seven per node
         self._synthetic: dict[str, tuple[Node, ...]] = {}
         self._literals: dict[SchemaLiteral, Shapes] = {}
         self._maps: dict[int, tuple[object, dict[str, Node]]] = {}  # id of a map -> the map, its named members
@@ -134,7 +135,7 @@ class Normalizer:
         return node == ANY or any(is_instance(self, shape, value) for shape in self.shapes(node))
 
     def pattern_problem(self, pattern: str) -> str:
-        """Why the engine cannot match a pattern; empty if it can."""
+        """The reason why the engine cannot match a pattern; empty if it can."""
         try:
             self.matches(pattern, "")
         except (UnsupportedSchema, SchemaTooCostly) as error:
@@ -142,7 +143,7 @@ class Normalizer:
         return ""
 
     def any_node(self, nodes: tuple[Node, ...]) -> Node:
-        """A synthetic node for the union of these nodes; each of these consists of one subschema."""
+        """A synthetic node for the union of ``nodes``; each node must consist of one subschema."""
         name = f"any of {len(self._synthetic)}"
         self._synthetic[name] = nodes
         return frozenset({(name, True)})
@@ -155,7 +156,7 @@ class Normalizer:
         return frozenset({(name, True)})
 
     def by_kind(self, node: Node) -> dict[Kind, tuple[Node, Shapes]]:
-        """JSON type -> a synthetic node for the instances of a node that have this type, and the shapes of these."""
+        """JSON type -> (a synthetic node for the instances of ``node`` of that type, the shapes of that type)."""
         found: dict[Kind, list[Shape]] = {}
         for shape in self.shapes(node):
             found.setdefault(kind_of_shape(shape), []).append(shape)
@@ -166,14 +167,14 @@ class Normalizer:
         return parts
 
     def part_of(self, node: Node, name: str, shapes: Shapes) -> Node:
-        """A synthetic node for the instances of a node that have these shapes."""
+        """A synthetic node for the instances of ``node`` that ``shapes`` describe."""
         self._synthetic[name] = ()
         part = node | {(name, True)}
         self._parts.setdefault(part, shapes)
         return part
 
     def occurrences(self, node: Node, keywords: tuple[str, ...]) -> list[str]:
-        """Pointers of these keywords in the subschemas of a node that apply in place; coverage reports notes there."""
+        """Pointers of ``keywords`` in the subschemas of a node that apply in place; coverage reports notes there."""
         return keyword_places(self.document, self._synthetic, [pointer for pointer, _ in sorted(node)], keywords)
 
     def meet(self, one: Shape, other: Shape) -> Shape | None:
@@ -233,7 +234,7 @@ class Normalizer:
         return node
 
     def _with_chosen(self, shapes: Shapes) -> Shapes:
-        """The same union with keys chosen for the witnesses of its objects, unless that makes too many alternatives."""
+        """The union with keys chosen for the witnesses of its objects, unless that makes too many alternatives."""
         ways = [chosen(self, one, self.meet) if isinstance(one, Object) and one.wanted else [one] for one in shapes]
         return self.either(*ways) if sum(map(len, ways)) <= _MAX_SHAPES else shapes
 

@@ -1,4 +1,4 @@
-"""Collects which keywords of a schema are not enforced exactly, and bounds the cost of its expansion."""
+"""Notes which keywords of a schema are not enforced exactly, and limits the cost of expanding the schema."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Rewrites patterns of other dialects as ECMA-262, and splits leading lookahead into patterns."""
+"""Rewrites regexes of Python and Go as ECMA-262, and splits leading lookahead into separate patterns."""
 
 import re
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def parts_of(pattern: str) -> PatternParts:
 
 
 def without_looks(pattern: str) -> str:
-    r"""A pattern without its lookarounds: it matches at least as much. The same pattern if they cannot be removed.
+    r"""A pattern without its lookarounds, which matches at least as much; unchanged if they cannot be removed.
 
     ``^(?:\d{3}|(?=[\d.]{5}$)\d+\.\d{2})$`` becomes ``^(?:\d{3}|\d+\.\d{2})$``.
     """
@@ -60,9 +60,9 @@ def without_looks(pattern: str) -> str:
 
 
 def in_ecma(pattern: str) -> str:
-    """Rewrite what Python and Go spell in another way than ECMA-262.
+    """Rewrite syntax that Python or Go writes in another way than ECMA-262.
 
-    These are anchors, named groups and references to them, flags for the whole pattern, and JavaScript's ``/^…$/``.
+    That is: anchors, named groups and references to them, flags for the whole pattern, and JavaScript's ``/^…$/``.
     """
     if literal := _IN_SLASHES.fullmatch(pattern):
         flags = "".join(flag for flag in "is" if flag in literal[2])
@@ -82,7 +82,7 @@ def _translated(item: re.Match[str]) -> str:
 
 
 def _steps(pattern: str, start: int = 0) -> Iterator[tuple[int, str, int]]:
-    """Each parenthesis and bar outside of classes: the position after it, itself, and the depth after it."""
+    """Each parenthesis and bar outside of classes: (position after it, the character, depth after it)."""
     depth = 0
     for item in _ITEM.finditer(pattern, start):
         depth += (item[0] == "(") - (item[0] == ")")

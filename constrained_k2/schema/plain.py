@@ -1,4 +1,4 @@
-"""Fast-path admission: recognizes schemas whose keywords are all enforced, without compiling them.
+"""Fast-path admission: recognizes schemas that certainly compile to a grammar if their patterns compile.
 
 Such a schema is called plain. It is satisfiable and uses only keywords that stay enforced (or narrowed) however they
 are combined. Its strings with a pattern are compiled one by one. A schema that is not plain may be enforced completely
@@ -32,10 +32,10 @@ MAX_PARTS: Final = 600
 take longer to compile count as several."""
 
 _MAX_TEXT = 64 << 10  # characters of the whole schema: bounds the time to decode it
-_MAX_DEPTH = 24  # of subschemas and references
+_MAX_DEPTH = 24  # max depth of subschemas and references
 _MAX_BRANCHES = 16
 _MAX_PATTERNS = 32  # different strings with patterns
-_NEVER: Mapping[str, Any] = {"not": {}}  # as generators write "undefined" among alternatives
+_NEVER: Mapping[str, Any] = {"not": {}}  # generators write "undefined" like this among alternatives
 _BESIDE_VALUES = frozenset({"type", "enum"}), frozenset({"type", "const"})
 _BESIDE_PATTERN = frozenset({"type", "pattern", "format", "minLength", "maxLength"})
 
@@ -44,8 +44,8 @@ class PlainShape(NamedTuple):
     """The size of a plain schema, and its strings that remain to be compiled.
 
     Attributes:
-        parts: The number of its parts, at most :data:`MAX_PARTS`, without those of its patterns.
-        patterned: Its different strings with patterns, each as the JSON text of a schema of its own.
+        parts: The number of its parts, at most :data:`MAX_PARTS`, without the parts of its patterns.
+        patterned: Its different strings with patterns, each as a separate schema in JSON text.
     """
 
     parts: int
@@ -72,7 +72,7 @@ class _Walk:
         self._root = root
         self._referred: set[str] = set()  # pointers of the targets of references
         self._open: dict[str, int] = {}  # target being walked -> the number of optional parts around the reference
-        self._optional = 0  # parts around this one that an instance may lack
+        self._optional = 0  # enclosing parts that an instance may lack
         self._patterns = 0  # strings with patterns so far
         self.patterned: set[str] = set()
         self.left = MAX_PARTS
@@ -93,7 +93,7 @@ class _Walk:
                     self._node(definition, 1)
 
     def _node(self, schema: Any, depth: int) -> int:
-        """Walk one subschema. Returns the bits of the JSON types that its instances may have, as all checks do."""
+        """Walk one subschema. Like all checks, returns the bits of the JSON types that its instances may have."""
         self.left -= 1
         if schema is True:
             return ALL_KINDS

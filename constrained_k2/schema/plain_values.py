@@ -1,4 +1,7 @@
-"""Checks the keywords without subschemas for fast-path admission; JSON types are bits."""
+"""Fast-path admission: checks keywords without subschemas, such as ``minimum``, ``format`` and ``required``.
+
+A set of JSON types is an integer with a bit for each type.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -15,7 +18,7 @@ STRING: Final = 8
 """The bit of strings among the bits of JSON types."""
 ALL_KINDS: Final = 63
 
-_MAX_NAME = 256  # characters of a property's name, or of a listed string
+_MAX_NAME = 256  # max characters of a property's name, or of a listed string
 _MAX_SIZES: Mapping[str, int] = {"Items": 1_000, "Length": 10_000}
 _FORMAT_PARTS, _BOUND_PARTS = 20, 3
 _LONG = 256  # characters: each format has shorter strings
@@ -36,7 +39,7 @@ class NotPlain(Exception):
 
 
 def kinds_of(declared: Any) -> int:
-    """The bits of the JSON types that the keyword ``type`` declares; raises :class:`NotPlain` for others."""
+    """The bits of the JSON types that the keyword ``type`` declares; raises :class:`NotPlain` for any other value."""
     found = 0
     for name in declared if type(declared) is list else (declared,):
         found |= _KIND_BITS.get(name, _NO_KIND) if type(name) is str else _NO_KIND
@@ -81,7 +84,7 @@ def is_inert(keyword: str, value: Any) -> bool:
 
 
 def refuse_beside(schema: dict[str, Any], allowed: AbstractSet[str]) -> None:
-    """Raise :class:`NotPlain` if a schema has keywords beside these, other than annotations."""
+    """Raise :class:`NotPlain` if a schema has keywords that are neither ``allowed`` nor annotations."""
     if not schema.keys() & KEYWORDS.keys() <= allowed:
         raise NotPlain
 
@@ -102,7 +105,7 @@ def _required(schema: dict[str, Any]) -> int:
 
 
 def _size(schema: dict[str, Any]) -> int:
-    """Check a bound on a length, together with the opposite one."""
+    """Check a bound on a length, together with the opposite bound."""
     for noun, largest in _MAX_SIZES.items():
         low, high = schema.get(f"min{noun}", 0), schema.get(f"max{noun}", largest)
         if type(low) is not int or type(high) is not int or not 0 <= low <= high <= largest:
@@ -111,7 +114,7 @@ def _size(schema: dict[str, Any]) -> int:
 
 
 def _bound(schema: dict[str, Any]) -> int:
-    """Check a bound on a number, together with all others: some number must be within them."""
+    """Check all bounds on a number together: some number must be within them."""
     low, is_low_open = _tightest(schema, "minimum", "exclusiveMinimum", max)
     high, is_high_open = _tightest(schema, "maximum", "exclusiveMaximum", min)
     if low is not None and high is not None and high - low < 2 and (is_low_open or is_high_open or ceil(low) > high):
@@ -122,7 +125,7 @@ def _bound(schema: dict[str, Any]) -> int:
 def _tightest(
     schema: dict[str, Any], closed: str, opened: str, tighter: Callable[[list[float]], float]
 ) -> tuple[float | None, bool]:
-    """The lower or the upper bound, and True if it may be excluded."""
+    """The lower or the upper bound, and True if the bound itself may be excluded."""
     bounds = [schema[name] for name in (closed, opened) if name in schema]
     for bound in bounds:
         if type(bound) not in (int, float) or not (bound == 0 or _SMALLEST <= abs(bound) <= _LARGEST):

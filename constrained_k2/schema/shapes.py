@@ -2,8 +2,8 @@
 
 {"type": "integer", "minimum": 3}     Number(integer=True, low=3)
 
-A schema node is a set of subschemas that apply together, each by its JSON pointer, as it is or negated. Shapes refer to
-the nodes of their items and members and are expanded one level at a time, so recursive schemas are finite.
+A schema node is a set of subschemas that apply together, each given by its JSON pointer, plain or negated. Shapes refer
+to the nodes of their items and members. Nodes are expanded one level at a time, so recursive schemas are finite.
 """
 
 import json
@@ -87,7 +87,7 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class KeyMap:
-    """The nodes that one subschema gives members' values: by key, by key pattern, and for other keys (``extra``)."""
+    """The value nodes that one subschema assigns: by key, by key pattern, and for all other keys (``extra``)."""
 
     named: tuple[tuple[str, Node], ...] = ()
     patterns: tuple[tuple[str, Node], ...] = ()
@@ -98,9 +98,9 @@ class KeyMap:
 class Declared:
     """The keys that an object's subschemas declare."""
 
-    names: frozenset[str] = frozenset()  # in properties, required and the dependent keywords
+    names: frozenset[str] = frozenset()  # keys in properties, required and the dependent keywords
     has_properties: bool = False
-    rules_others: bool = False  # a keyword says which keys are allowed besides those of properties
+    rules_others: bool = False  # a keyword says which keys are allowed besides the keys in properties
 
     def __or__(self, other: "Declared") -> "Declared":
         return Declared(
@@ -289,7 +289,7 @@ def _meet_numbers(one: Number, other: Number) -> Number | None:
 
 
 def tighten(number: Number) -> Number | None:
-    """The same numbers; bounds of integers and multiples move inwards to one of them. None if no number is left."""
+    """The same numbers, with bounds of integers and multiples moved inwards to such a number; None if none is left."""
     multiple = number.multiple
     if number.integer:
         multiple = common_multiple(multiple, Fraction(1)) if multiple else Fraction(1)

@@ -1,4 +1,4 @@
-"""The setting ``undeclared_keys``: whether object keys that no subschema declares are forbidden.
+"""The setting ``undeclared_keys``: allows or forbids object keys that no subschema declares.
 
 JSON Schema allows such keys. Shapes are narrowed after the intersection of all subschemas, so that the branches of an
 ``allOf`` do not forbid each other's keys. Each alternative of an ``anyOf`` or ``oneOf`` declares its own keys.

@@ -1,6 +1,7 @@
-"""Chooses keys for the witnesses of closed objects: the members that a negation demands.
+"""Chooses the key of a member that a negation (``not``) demands, in objects that allow only declared keys.
 
-A witness (:class:`~constrained_k2.schema.shapes.Wanted`) of a closed object must have a key that the object names.
+Such a member is a witness (:class:`~constrained_k2.schema.shapes.Wanted`). ``{"not": {"additionalProperties": A}}``
+demands a member whose value fails A.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ def settled(nodes: Expander, shape: Object) -> Object | None:
 
 
 def chosen(nodes: Expander, shape: Object, meet: Meet, *, every: bool = False) -> list[Shape]:
-    """The same objects as alternatives, one for each choice of keys for the witnesses; these keys are required.
+    """The same objects as alternatives: in each, keys are chosen for the witnesses, and are required.
 
     No key is chosen for a witness that any value satisfies, since a grammar can write it without alternatives; except
     with ``every``, if at most one key is possible, or if the object's size is limited.

@@ -1,1 +1,1 @@
-"""Writes the grammars of schemas and of custom tools in LLGuidance's Lark dialect."""
+"""Writes grammars of JSON Schemas and of custom tools in LLGuidance's Lark dialect."""

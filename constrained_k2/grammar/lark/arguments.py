@@ -1,9 +1,9 @@
-"""Prints arguments as XTML, Kimi K3's encoding: the root object's members as blocks, in any order.
+"""Writes the Lark rules of call arguments in XTML, Kimi K3's encoding: a tagged block per argument, any order.
 
     <|open|>argument key="KEY" type="TYPE"<|sep|>VALUE<|close|>argument<|sep|>
 
-A key with values of several JSON types has a block for each type. Strings are raw text, which the special token ends;
-the other values are JSON.
+If a key's values may have several JSON types, there is an alternative block for each type. Strings are raw text, which
+a special token ends; other values are JSON.
 """
 
 from collections.abc import Mapping
@@ -30,12 +30,12 @@ ANY_RULES: Mapping[Kind, str] = {
     "object": "any_object",
     "array": "any_array",
 }
-"""JSON type -> the rule of all its values, if numbers are terminals."""
+"""JSON type -> the rule of any value of that type, if a number is one terminal."""
 _TYPES = {kind: literal(f' type="{kind}"') for kind in ANY_RULES}
 
 
 def one_string(name: str, rule: str, form: Spelling) -> str:
-    """Return the grammar of arguments with one string, named ``name``; ``rule`` matches its text as it is spelled."""
+    """Return the grammar of arguments that are one string ``name``; ``rule`` matches the string as it is written."""
     if form is RAW:
         return f"{_HEAD} {literal(chr(34) + escape(name) + chr(34))} {_TYPES['string']} {_SEPARATOR} {rule} {_END}"
     return rf'"{{" ws {literal(chr(34) + name + chr(34))} ws ":" ws "\"" {rule} "\"" ws "}}"'
@@ -46,10 +46,10 @@ def _key(name: str) -> str:
 
 
 def _members(rules: Rules, key: str, number: int) -> list[str]:
-    """Return the blocks under a key as one alternative: the object's parameter is then tested once for a key.
+    """Return the blocks of a key as one alternative: the object's parameter is then tested once for each key.
 
-    The head, the key and the type are terminals of their own: LLGuidance is slow in a terminal that continues after a
-    part with exclusions.
+    The head, the key and the type are separate terminals: LLGuidance is slow in a terminal that continues after a part
+    with exclusions.
     """
     any_rules = {**ANY_RULES, "number": SIGN_APART if rules.plan.signs_apart else NUMBER}
     parts = rules.plan.nodes[number].parts

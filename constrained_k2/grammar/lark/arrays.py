@@ -1,6 +1,8 @@
-"""Prints arrays: prefix items, a repetition of the rest, bits of listed values, ``contains`` states.
+"""Writes the Lark rules of arrays: prefix items, repetition, ``uniqueItems`` as bits, ``contains`` as states.
 
-ArrayPlan(prefix=(A,), rest=B, most=3)     an A, then up to two of B, each behind a comma
+ArrayPlan(prefix=(A,), rest=B, most=3)     an A, then up to two Bs, each after a comma
+
+Bits are for items with few possible values; a matcher compares other unique items.
 """
 
 from constrained_k2.grammar.lark.rules import Rules
@@ -32,7 +34,7 @@ def _items(rules: Rules, plan: ArrayPlan, name: str) -> str:
 
 
 def _rest(rules: Rules, plan: ArrayPlan, name: str) -> str:
-    """Return a repetition of the items after the prefix, with a comma before each but the very first."""
+    """Return a repetition of the items after the prefix, with a comma before each item except the array's first."""
     if plan.rest is None:
         return _EMPTY
     first = not plan.prefix
@@ -48,7 +50,7 @@ def _rest(rules: Rules, plan: ArrayPlan, name: str) -> str:
         if not first:
             return f"{name}::0x0"
         return f"{item} {name}::0x1" if least else f"({item} {name}::0x1)?"
-    if most == 1 and first:  # LLGuidance takes no repetition of {0,0}
+    if most == 1 and first:  # LLGuidance rejects the repetition {0,0}
         return item if least else f"({item})?"
     fewest, limits = max(least - first, 0), "" if most is None else most - first
     times = f"{{{fewest},{limits}}}" if fewest or most is not None else "*"
@@ -59,7 +61,7 @@ def _rest(rules: Rules, plan: ArrayPlan, name: str) -> str:
 
 
 def _unequal(rules: Rules, plan: UnequalValues, name: str) -> str:
-    """Return the body for ``uniqueItems`` of a small set, with one bit for each value."""
+    """Return the body of an array with ``uniqueItems`` and few possible values, with one bit for each value."""
     texts = (value_text(one.value, rules.choice, signs_apart=rules.plan.signs_apart) for one in plan.values)
     values = list(dict.fromkeys(texts))
     if not values:
@@ -80,7 +82,7 @@ def _unequal(rules: Rules, plan: UnequalValues, name: str) -> str:
 
 
 def _counted(rules: Rules, plan: CountedItems, name: str) -> str:
-    """Return the body for arrays with ``contains``, with a rule for each state.
+    """Return the body of an array with ``contains``, and add a helper rule for each state.
 
     {"contains": {"const": 1}}     s0: any s0 | 1 s1     s1: any s1 | "]"     (commas left out)
     """

@@ -1,4 +1,4 @@
-r"""Translates a custom tool's grammar (Lark or regex) into a Lark grammar of the call's arguments.
+r"""Translates an OpenAI custom tool's grammar (Lark or regex) into a Lark grammar of the call's arguments.
 
     start: /b+/ NL      in JSON:  start: "{" ws "\"input\"" ws ":" ws "\"" r_start "\"" ws "}"
     NL: /\n/                      r_start: L0 L1
@@ -40,8 +40,8 @@ Syntax = Literal["lark", "regex"]
 
 _MAX_DEFINITION = 1 << 14  # characters, which lark reads in 0.2 s
 _MAX_RULES = 512
-_MAX_ITEMS = 1 << 15  # max regex items of one terminal, with nested ones and members of classes
-_MAX_TEXT = 1 << 20  # characters of all terminals as written
+_MAX_ITEMS = 1 << 15  # max regex items of one terminal, including nested items and class members
+_MAX_TEXT = 1 << 20  # max characters of all rewritten terminals
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", '"': '"', "\\": "\\", "/": "/"}
 # Terminals of lark's ``common`` that have lookaround or laziness, rewritten with the same meaning.
@@ -54,7 +54,7 @@ _REWRITE = "Rewrite it without lookaround, anchors, back-references and lazy rep
 
 class _Terminal(NamedTuple):
     items: Items
-    size: int  # the number of items, also inside of each other, and of members of classes
+    size: int  # the number of items, including nested items and class members
 
 
 def custom_tool_text(syntax: Syntax, definition: str, encoding: Literal["json", "xtml"]) -> str:
@@ -62,7 +62,7 @@ def custom_tool_text(syntax: Syntax, definition: str, encoding: Literal["json", 
 
     Raises:
         UnsupportedSchema: The definition is wrong, or has a part without an exact translation.
-        SchemaTooCostly: It is over a budget.
+        SchemaTooCostly: The definition exceeds a limit.
     """
     if len(definition) > _MAX_DEFINITION:
         raise _too_long(definition)
@@ -83,7 +83,7 @@ class Definition(NamedTuple):
 
     rules: Mapping[str, Tree[Token]]
     ignored: Sequence[Tree[Token]]  # terminals
-    items_of: Callable[[Tree[Token]], Items]  # the parsed regex of a terminal in a rule, or of an ignored one
+    items_of: Callable[[Tree[Token]], Items]  # returns a terminal's parsed regex; also for ignored terminals
 
 
 def read_definition(definition: str) -> Definition:
@@ -181,7 +181,7 @@ def _define(known: dict[str, Tree[Token]], name: str, body: Any) -> None:
 
 
 def _imported(kind: str, parts: list[Any]) -> Iterable[tuple[str, Tree[Token]]]:
-    """Yield the terminals of an import with their names here; terminals that they refer to are found in ``common``."""
+    """Yield an import's terminals by their local names; terminals that these refer to are found in ``common``."""
     path = [str(part.children[0]) if isinstance(part, Tree) else str(part) for part in parts[0].children]
     if kind == "import":
         path, names = path[:-2], [(path[-1], path[-1] if parts[1] is None else str(parts[1].children[0]))]
@@ -201,17 +201,17 @@ class _Writer:
     def __init__(self, definitions: _Definitions, form: Spelling) -> None:
         self._rules, self._terminals, self._ignored = definitions
         self._form = form
-        self._read: dict[str, _Terminal | None] = {}  # terminals by their names; None while one is read
-        self._symbols: dict[str, str] = {}  # terminals by their texts or names -> what a rule writes for them
-        self._lexemes: dict[str, str] = {}  # bodies -> names of LLGuidance's terminals
-        self._split: list[str] = []  # rules of terminals that are split into several
+        self._read: dict[str, _Terminal | None] = {}  # terminals by name; None while a terminal is being read
+        self._symbols: dict[str, str] = {}  # a terminal's text or name -> its reference in a rule
+        self._lexemes: dict[str, str] = {}  # body -> name of an LLGuidance terminal
+        self._split: list[str] = []  # rules of terminals that are split into several terminals
         self._waiting = ["start"]  # rules, in the order in which they are needed
         self._skip = ""  # the skip rule, written after each terminal
         self._matches: LongestMatch
-        self._written_text = 0  # characters of terminals
+        self._written_text = 0  # characters of the terminals so far
 
     def written(self) -> tuple[str, list[str]]:
-        """Return the name of the rule of all texts, and the lines of the grammar."""
+        """Return the name of the rule for the whole text, and the lines of the grammar."""
         if len(self._rules) > _MAX_RULES:
             problem = f"the grammar has {len(self._rules)} rules, over the limit of {_MAX_RULES}"
             raise _too_costly(problem, "rules", _MAX_RULES, len(self._rules))
@@ -226,7 +226,7 @@ class _Writer:
             ways = [self._symbol(f"ignored {number}", tree) for number, tree in enumerate(self._ignored)]
             whole, lines = "whole", [f"skip: ({' | '.join(ways)})*", "whole: skip r_start"]
             self._skip = " skip"
-            self._symbols.clear()  # elsewhere the same terminals have a skip behind them
+            self._symbols.clear()  # in rules, a skip follows these terminals
         for name in self._waiting:  # grows meanwhile
             lines += self._rule(name)
         return whole, [*lines, *self._split, *(f"{name}: {body}" for body, name in self._lexemes.items())]
@@ -282,7 +282,7 @@ class _Writer:
         return f"({self._expression(node)})" if self._matches.has_text(node) else '("")'
 
     def _symbol(self, text: str, node: Any) -> str:
-        """Return what a rule writes for a terminal."""
+        """Return a terminal's reference in a rule, followed by the skip rule if there is one."""
         known = self._symbols.get(text)
         if known is None:
             known = self._symbols[text] = self._written(node, text) + self._skip
@@ -319,11 +319,11 @@ class _Writer:
             raise _too_costly(problem, "grammar_characters", _MAX_TEXT, self._written_text)
 
     def items_of(self, node: Tree[Token]) -> Items:
-        """Return a terminal in a rule, parsed."""
+        """Return the parsed regex of a terminal in a rule."""
         return self._terminal(node, self._terminals).items
 
     def _terminal(self, node: Any, scope: Mapping[str, Tree[Token]]) -> _Terminal:
-        """Return a part of a terminal, whose names are defined in ``scope``."""
+        """Parse a part of a terminal; ``scope`` defines the terminals that it refers to."""
         match node.data, node.children:
             case ("expansions", ways):
                 return _alternatives([self._terminal(way, scope) for way in ways])
@@ -374,7 +374,7 @@ def _bare(node: Any) -> Any:
 
 
 def _is_doubled(way: Any, name: str) -> bool:
-    """Return True if an alternative of a rule begins and ends with the rule."""
+    """Return True if an alternative of a rule begins and ends with that rule itself."""
     if way.data != "expansion" or len(way.children) < 2:
         return False
     ends = map(_bare, (way.children[0], way.children[-1]))

@@ -1,4 +1,4 @@
-"""Names terminals, and rules that only list alternatives, so that each is written once in a grammar."""
+"""Gives names to terminals and to sets of alternatives, so that a grammar defines each only once."""
 
 
 class Definitions:
@@ -9,11 +9,11 @@ class Definitions:
         self._choices: dict[str, str] = {}
 
     def terminal(self, expression: str) -> str:
-        """Return the name of a terminal."""
+        """Return the name of the terminal with a given body."""
         return self._terminals.setdefault(expression, f"T{len(self._terminals)}")
 
     def choice(self, ways: list[str]) -> str:
-        """Return the name of a rule that has these alternatives."""
+        """Return the name of a rule with the given alternatives."""
         return self._choices.setdefault(" | ".join(ways), f"a{len(self._choices)}")
 
     def lines(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Prints the leaves of a plan: listed values, strings and numbers.
+"""Writes the Lark rules of strings, numbers, booleans, null, and of values of ``enum`` and ``const``.
 
 StringPlan(…, '/"a.*"/')              T0: /"a.*"/
 NumberPlan(Number(multiple=0.01))     %json {"type": "number", "minimum": 0, "multipleOf": 0.01}
@@ -27,14 +27,14 @@ from constrained_k2.grammar.spelling import JSON, RAW
 from constrained_k2.schema.doubles import LARGEST_EXACT
 from constrained_k2.schema.shapes import Number, String, Value, common_multiple, constants, meet, tighten
 
-_UNSIGNED = "/[0-9].*/"  # a terminal's body for texts without a sign
-_MAX_DECIMALS = 8  # of a multiple whose trailing zeros may be left out: each takes an alternative
-_PART = 1 << 10  # characters of the parts of long strings
+_UNSIGNED = "/[0-9].*/"  # the body of a terminal for numbers without a sign
+_MAX_DECIMALS = 8  # max decimals of multiples whose trailing zeros may be left out: each decimal adds an alternative
+_PART = 1 << 10  # characters in each part of a long string
 _LEAF = {"x-guidance": {"whitespace_flexible": False}}  # so that all lexemes stay in one class
 
 
 def leaf_body(definitions: Definitions, node: PlanNode, leaf: Leaf, *, signs_apart: bool) -> str:
-    """Return the body of a rule for an alternative of a node; empty if it is in the terminal of the node's strings."""
+    """Return the rule body of one alternative of a node; empty if the terminal of the node's strings includes it."""
     if isinstance(leaf, StringPlan):
         return "" if leaf.is_joined else _string(definitions, leaf, is_raw=node.is_raw)
     if isinstance(leaf, NumberPlan):
@@ -62,9 +62,9 @@ def _number(definitions: Definitions, plan: NumberPlan, *, signs_apart: bool) ->
 
 
 def _by_sign(shape: Number, write: Callable[[Number], str], *, zero_below: bool = True) -> str:
-    """Return the body of a rule with the sign as a terminal of its own.
+    """Return the body of a rule for numbers, in which the sign is a separate terminal.
 
-    ``write`` writes a range from zero up; ``zero_below``: zero may have a sign.
+    ``write`` returns the body for a range of non-negative numbers. ``zero_below``: ``-0`` is allowed.
     """
     low, high = (None if bound is None else -bound for bound in (shape.high, shape.low))
     mirrored = replace(shape, low=low, low_open=shape.high_open, high=high, high_open=shape.low_open)
@@ -77,10 +77,10 @@ def _by_sign(shape: Number, write: Callable[[Number], str], *, zero_below: bool 
 
 
 def _multiples(shape: Number) -> str:
-    """Return the grammar of the multiples in a range from zero up.
+    """Return the grammar of the multiples in a non-negative range.
 
-    LLGuidance (1.7.6) writes all decimals of ``multipleOf`` or none. So for each number of decimals there is an
-    alternative with the multiples that have no more: 1.50 is a multiple of 0.25, and 1.5 one of 0.5.
+    LLGuidance (1.7.6) writes all decimals of ``multipleOf`` or none. So each smaller number of decimals has its own
+    alternative: with ``multipleOf`` 0.25, 1.50 is written as a multiple of 0.25, and 1.5 as a multiple of 0.5.
     """
     kind, low, high = "integer" if shape.integer else "number", shape.low, shape.high
     if high is not None:
@@ -114,8 +114,8 @@ def _string(definitions: Definitions, plan: StringPlan, *, is_raw: bool) -> str:
 def _in_parts(definitions: Definitions, shape: String, character: str) -> str:
     """Return the body of a rule for the characters of long strings, counted in parts of 1,024.
 
-    16,500 characters are 16 parts and 116 more. LLGuidance's lexer makes some expressions for each counted character of
-    a terminal, and at most 250,000.
+    16,500 characters are 16 parts and 116 characters. LLGuidance's lexer makes several expressions for each counted
+    character of a terminal, and 250,000 at most.
     """
     parts, more = divmod(shape.shortest, _PART)
     ways: list[tuple[int, int, int, int | None]] = [(parts, parts, more, None)]

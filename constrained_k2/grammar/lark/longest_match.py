@@ -1,4 +1,4 @@
-r"""Detects rules of a client's grammar that match no text because the lexer is greedy (longest match).
+r"""Detects rules of a client's grammar that can match no text because the lexer is greedy (longest match).
 
     start: /[^;]*/ "END"        no text: the first terminal also matches END
     start: /[^;]*/ ";"          "END;"
@@ -22,31 +22,31 @@ from constrained_k2.grammar.patterns.ways import END, START
 from constrained_k2.grammar.spelling import TOP, Spelling
 from constrained_k2.threads.interruptible import check_deadline
 
-_MAX_STEPS = 50_000  # transitions of the DFA of one terminal
+_MAX_STEPS = 50_000  # max DFA transitions of one terminal
 _ALL: Ranges = [(0, TOP)]
-_MAX_AFTER = 64  # bitsets of one part of a rule
-# UTF-8: (first code point of 4, 3, 2 or 1 bytes, its bits after the first byte)
+_MAX_AFTER = 64  # max bitsets of one part of a rule
+# UTF-8: (first code point that takes 4, 3, 2 or 1 bytes, number of bits after the first byte)
 _FIRST_BYTES = ((0x10000, 18), (0x800, 12), (0x80, 6), (0, 0))
 
 
 class Ends(NamedTuple):
-    """The characters that may begin the texts of a part of a rule, or follow them. Bitsets over ranges of characters.
+    """The characters that may begin or follow a text of a part of a rule, as bitsets over ranges of characters.
 
-    ``after`` has a bitset for each terminal that may be the last one: the characters that this terminal does not
-    accept, and those after what may still follow it in the part. A part that may not be empty and has no first
-    character matches no text.
+    ``after`` has one bitset for each terminal that may be the last in the part: the characters with which the terminal
+    cannot continue. If optional parts may still follow it, these can add characters. A part that cannot be empty and
+    has no first character matches no text.
     """
 
     may_be_empty: bool
     first: int  # characters that begin a text
-    after: frozenset[int]  # characters with which the next terminal may begin
+    after: frozenset[int]  # for each last terminal, the characters with which the next terminal may begin
 
 
 _EMPTY, _NO_TEXT = Ends(True, 0, frozenset()), Ends(False, 0, frozenset())  # noqa: FBT003 - by their order
 
 
 class Blocked(NamedTuple):
-    """Neighbours in a rule: the left one always accepts the characters that the right one begins with."""
+    """Two adjacent parts of a rule: after some text of the left part, the greedy lexer never begins the right part."""
 
     rule: str
     left: str
@@ -57,16 +57,16 @@ class LongestMatch:
     """Computes the :class:`Ends` of rules and of their parts, as a least fixed point.
 
     Args:
-        rules: Rule -> lark's tree, a rule before those that it alone refers to.
+        rules: Rule -> lark's tree; a rule comes before rules that only it refers to.
         ignored: lark's trees of the ``%ignore`` terminals, which may follow each terminal.
         items_of: Returns a terminal's parsed regular expression.
-        counts_of: Returns the least and the most repetitions, from lark's tree of them.
+        counts_of: Returns the least and the most repetitions, from lark's nodes of the counts.
         form: The spelling of texts. A terminal may always end before an escaped character
             (:mod:`constrained_k2.grammar.patterns.runs`).
 
     Attributes:
-        alike: The characters whose UTF-8 begins with the same byte as a character that may begin the next terminal,
-            if a terminal may end or continue there. The lexer reads bytes, so it cannot tell the two apart at once.
+        alike: The characters that share their first UTF-8 byte with a character that may begin the next terminal, at
+            points where a terminal may end or continue. The lexer reads bytes, so the first byte does not decide.
     """
 
     def __init__(
@@ -104,9 +104,9 @@ class LongestMatch:
         while is_changed:
             check_deadline()
             is_changed = False
-            for name, body in reversed([*rules.items()]):  # most rules refer to later ones
+            for name, body in reversed([*rules.items()]):  # most rules refer to later rules
                 ends = self._of(body)
-                is_changed |= _merged(ends) != _merged(self._ends[name])  # these only grow
+                is_changed |= _merged(ends) != _merged(self._ends[name])  # the sets only grow
                 self._ends[name] = ends
 
     def has_text(self, node: Any) -> bool:
@@ -114,7 +114,7 @@ class LongestMatch:
         return self._of(node) != _NO_TEXT
 
     def blocked(self) -> Blocked | None:
-        """Return two neighbours that leave a text without an end; None if there are none.
+        """Return two adjacent parts between which some text cannot be completed; None if there are none.
 
         An alternative that matches no text at all does not count, unless no text matches the grammar.
         """
@@ -199,7 +199,7 @@ def _merged(ends: Ends) -> tuple[bool, int, int]:
 
 
 def _some(bitsets: frozenset[int]) -> frozenset[int]:
-    """Return bitsets, or one for all of them if they are too many."""
+    """Return the bitsets, or their union as a single bitset if they are too many."""
     return bitsets if len(bitsets) <= _MAX_AFTER else frozenset([_any_of(bitsets)])
 
 
@@ -221,7 +221,7 @@ def _sequence(left: Ends, right: Ends) -> Ends:
 
 
 def _is_trap(left: Ends, right: Ends) -> bool:
-    """Return True if some text of the left part cannot continue with the right one, which it needs."""
+    """Return True if some text of the left part cannot be followed by the right part, which must not be empty."""
     is_needed = bool(right.first) and not right.may_be_empty
     return is_needed and not all(after & right.first for after in left.after)
 
@@ -232,7 +232,7 @@ class _Reads(NamedTuple):
     may_be_empty: bool
     first: Ranges
     after: Ranges
-    alike: Ranges  # of ``after``, those whose UTF-8 begins with the same byte as a character that it accepts there
+    alike: Ranges  # characters of ``after`` that share their first UTF-8 byte with a character accepted there
 
 
 def _ends_of(items: Items, escaped: Ranges) -> _Reads:
@@ -244,7 +244,7 @@ def _ends_of(items: Items, escaped: Ranges) -> _Reads:
         may_be_empty = any(map(states.may_end, begin))
         first = [one for term in begin for ranges, _ in states.moves(term) for one in ranges]
         waiting, seen, steps = [(begin, False)], set[frozenset[int]](), 0
-        classes = set[tuple[tuple[int, int], ...]]()  # what is accepted in states in which a lexeme may end
+        classes = set[tuple[tuple[int, int], ...]]()  # characters accepted in states in which a lexeme may end
         while waiting:
             state, has_begun = waiting.pop()
             may_end = has_begun and any(map(states.may_end, state))
@@ -268,12 +268,12 @@ def _ends_of(items: Items, escaped: Ranges) -> _Reads:
 
 
 def _with_first_bytes(low: int, high: int) -> tuple[int, int]:
-    """Extend a range to all characters whose UTF-8 begins with the same byte as one in it."""
+    """Extend a range to all characters that share their first UTF-8 byte with a character in it."""
     return _same_first_byte(low)[0], _same_first_byte(high)[1]
 
 
 def _same_first_byte(code: int) -> tuple[int, int]:
-    """Return the range of the characters whose UTF-8 begins with the same byte as a character."""
+    """Return the range of all characters that share their first UTF-8 byte with the given character."""
     first, bits = next((first, bits) for first, bits in _FIRST_BYTES if code >= first)
     return max(code >> bits << bits, first), ((code >> bits) + 1 << bits) - 1
 

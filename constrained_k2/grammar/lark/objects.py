@@ -1,11 +1,11 @@
-"""Prints objects with their keys in any order: a rule's 64-bit parameter has a bit for each seen key.
+"""Writes the Lark rules of objects, keys in any order: a 64-bit rule parameter records which keys were seen.
 
 o:     "{" ws o_f::0x0
 o_f::_ : "}" %if COMPLETE | o_kv::_                                    the first member, or the end
 o_kv::_: KEY_A ws ":" ws VALUE_A ws o_r::set_bit(0) %if bit_clear(0) | …   one member; sets its bit
 o_r::_ : "}" %if COMPLETE | "," ws o_kv::_                             another member, or the end
 
-Arguments in XTML (:mod:`~constrained_k2.grammar.lark.arguments`) have the same rules in another form.
+Arguments in XTML (:mod:`~constrained_k2.grammar.lark.arguments`) use these rules with other delimiters.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,8 +25,8 @@ class ObjectForm:
     closing: str  # after the members
     empty: str  # an object without members
     head: str  # before a member's key
-    key: Callable[[str], str]  # a declared key
-    members: Callable[[Rules, str, int], list[str]]  # a member's alternatives, by its key's text and its node
+    key: Callable[[str], str]  # returns the grammar of a declared key
+    members: Callable[[Rules, str, int], list[str]]  # returns a member's alternatives, by its key's grammar and node
 
 
 JSON_FORM = ObjectForm(
@@ -75,7 +75,7 @@ def _members(rules: Rules, plan: ObjectPlan, form: ObjectForm) -> Iterator[tuple
 
 
 def _extras(rules: Rules, plan: ObjectPlan, keys: list[str], form: ObjectForm) -> Iterator[tuple[str, str]]:
-    """Yield members under undeclared keys. If these count, the n-th such member sets the n-th slot."""
+    """Yield the alternatives for members under undeclared keys. If such members count, the n-th sets the n-th slot."""
     for extra, text in zip(plan.extras, keys, strict=True):
         ways = form.members(rules, text, extra.node)
         for after in _after_extra(plan, extra):
@@ -95,19 +95,19 @@ def _after_extra(plan: ObjectPlan, extra: Extra) -> Iterator[str]:
 
 
 def _setting(mask: int) -> str:
-    """Return the parameter of the next rule: this one with these bits set."""
+    """Return the parameter of the next rule: the current parameter with the bits of ``mask`` set."""
     if not mask & (mask - 1):
         return f"set_bit({mask.bit_length() - 1})" if mask else "_"
     return f"bit_or({mask:#x})"
 
 
 def _has_room(plan: ObjectPlan) -> list[str]:
-    """Return the condition for an optional member."""
+    """Return the condition under which an optional member may follow."""
     return [count_below(f"[{plan.required}:{plan.tracked + plan.slots}]", plan.room)] if plan.room else []
 
 
 def _complete(plan: ObjectPlan) -> list[str]:
-    """Return the conditions for the object's end."""
+    """Return the conditions under which the object may end."""
     conditions = [f"is_ones([0:{plan.required}])"] if plan.required else []
     conditions += [count_at_least(f"[0:{plan.tracked + plan.counted}]", plan.fewest)] if plan.fewest else []
     first = plan.tracked + plan.slots

@@ -1,4 +1,4 @@
-"""Prints a plan as an LLGuidance grammar: rules for structure, terminals for strings and numbers.
+"""Writes a plan (a grammar as plain data) as Lark text: rules for structure, terminals for strings and numbers.
 
 nodes[1] = (ArrayPlan(rest=2),)     nodes[2] = (Boolean(),)
 

@@ -1,4 +1,4 @@
-"""Names the rules of a plan's nodes, and collects their helper rules."""
+"""Names the Lark rule of each grammar node, and collects the helper rules of objects and arrays."""
 
 from constrained_k2.grammar.lark.definitions import Definitions
 from constrained_k2.grammar.lark.leaves import leaf_body
@@ -16,7 +16,7 @@ class Rules(Definitions):
         self.helpers: list[str] = []
 
     def rule(self, number: int) -> str:
-        """Return the name of a node's rule or terminal; equal nodes without objects and arrays share one."""
+        """Return the name of a node's rule or terminal; equal nodes without objects and arrays share a name."""
         if number == ANY_VALUE:
             return "any"
         if number not in self.names:
@@ -24,16 +24,16 @@ class Rules(Definitions):
         return self.names[number]
 
     def leaf(self, number: int, leaf: Leaf) -> str:
-        """Return the body of a rule for an alternative of a node; empty if it is in the terminal of its strings."""
+        """Return the rule body of an alternative of a node; empty if the terminal of the node's strings includes it."""
         return leaf_body(self, self.plan.nodes[number], leaf, signs_apart=self.plan.signs_apart)
 
     def union(self, number: int, ways: list[str]) -> str:
-        """Return the body of a node's rule: these alternatives and the terminal of its joined strings."""
+        """Return the body of a node's rule: the alternatives ``ways`` and the terminal of the node's joined strings."""
         strings = self.plan.nodes[number].strings
         return " | ".join([*dict.fromkeys(filter(None, ways)), *([self.terminal(strings)] if strings else [])])
 
     def _leaf(self, number: int) -> str:
-        """Return the name of a rule or terminal; empty for a node with objects or arrays, which waits to be printed."""
+        """Return the name of a rule or terminal; empty for a node with objects or arrays, whose rule is added later."""
         leaves = list[Leaf]()
         for one in self.plan.nodes[number].alternatives:
             if isinstance(one, CONTAINERS):

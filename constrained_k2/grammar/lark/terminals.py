@@ -1,4 +1,4 @@
-"""JSON lexemes as Lark terminals.
+"""JSON lexemes as Lark terminals; helpers for Lark literals and for conditions on a rule's bits.
 
 STRING, PLAIN and NUMBER are defined once in a grammar; ws is bounded, so that a model cannot loop on blanks.
 """
@@ -23,7 +23,7 @@ WS: /[ \\n\\r\\t]{{1,{MAX_WHITESPACE}}}/
 _STRING = f'STRING: /"{ANY_CHARACTER}*"/\n'
 _PLAIN = JSON.definition
 NUMBER, SIGN_APART = "NUMBER", "number"
-"""The terminal of all numbers, and the rule of them with the sign as a terminal of its own."""
+"""The terminal of any number, and a rule of any number in which the sign is a separate terminal."""
 _NUMBER_RULES = {
     NUMBER: f"{NUMBER}: /-?{_UNSIGNED}/\n",
     SIGN_APART: f'{SIGN_APART}: "-"? UNSIGNED\nUNSIGNED: /{_UNSIGNED}/\n',
@@ -45,34 +45,34 @@ LLGuidance (1.7.6) computes the whole forced text, without a limit, and tokenize
 
 
 def alone(*expressions: str) -> str:
-    """Return a Lark grammar of the texts that match one of these terminal bodies."""
+    """Return a Lark grammar that accepts a text if at least one of the given terminal bodies matches it."""
     lines = [f"T{number}: {expression}\n" for number, expression in enumerate(expressions)]
     lines += (form.definition for form in (JSON, RAW, ATTRIBUTE) if any(form.terminal in one for one in expressions))
     return f"start: {' | '.join(f'T{number}' for number in range(len(expressions)))}\n{''.join(lines)}"
 
 
 def literal(text: str) -> str:
-    """Return a Lark string that matches exactly this text. LLGuidance (1.7.6) reads no plain U+007F in a grammar."""
+    """Return a Lark string that matches exactly ``text``. LLGuidance (1.7.6) cannot read a plain U+007F."""
     return _quoted(text).replace("\x7f", r"\u007f")
 
 
 def key(name: str) -> str:
-    """Return a Lark string that matches a key or a string value in its one spelling (with lower-case hex digits)."""
+    """Return a Lark string for a key or string value in its one spelling: escaped only if JSON requires it."""
     return literal(_quoted(name))
 
 
 def count_at_least(bits: str, count: int) -> str:
-    """Return the condition that so many bits are set. LLGuidance (1.7.6) compares counts with numbers up to 63."""
+    """Return the condition that at least ``count`` bits are set; LLGuidance (1.7.6) can compare with 63 at most."""
     return f"bit_count_ge({bits}, {count})" if count < BITS else f"is_ones({bits})"
 
 
 def count_below(bits: str, count: int) -> str:
-    """Return the condition that fewer bits are set."""
+    """Return the condition that fewer than ``count`` bits are set."""
     return f"bit_count_lt({bits}, {count})" if count < BITS else f"not(is_ones({bits}))"
 
 
 def only_if(conditions: list[str]) -> str:
-    """Return the ``%if`` clause of an alternative that requires all these conditions; empty for none."""
+    """Return the ``%if`` clause of an alternative that requires all ``conditions``; empty if there are none."""
     if not conditions:
         return ""
     *others, joined = conditions
@@ -84,8 +84,8 @@ def only_if(conditions: list[str]) -> str:
 def preamble(body: str, number: str = NUMBER) -> str:
     """Return only the definitions that a grammar's other lines refer to: the engine also parses unused rules.
 
-    A name that is part of another word, or of a literal, costs a definition that is not needed. ``number`` is the name
-    of the rule or terminal of all numbers.
+    A name that also occurs inside another word or a literal only adds a definition that is not needed. ``number`` is
+    the name of the rule or terminal of any number.
     """
     if "any" in body:
         return _WHITESPACE + _STRING + (_PLAIN if "PLAIN" in body else "") + _NUMBER_RULES[number] + _ANY % number

@@ -98,7 +98,7 @@ class Terminal:
         return self._suffixes[state]
 
     def characters(self, state: int) -> tuple[str, ...]:
-        """Return characters worth trying next: for each transition, one it accepts and the ends of its ranges."""
+        """Return characters worth trying next: for each transition, an accepted character and its ranges' ends."""
         if state not in self._characters:
             several = list[Ranges]()
             with suppress(TooManyStates, Untranslatable):
@@ -140,7 +140,7 @@ class TextGrammar:
             self.terminals = [Terminal(each.items) if each.is_used_up else each for each in self.terminals]
 
     def moves(self, slot: int) -> Moves:
-        """Return the parts that may follow a slot, without those that cannot be completed."""
+        """Return the parts that may follow a slot, without parts that cannot be completed."""
         found = self._moves.get(slot)
         if found is None:
             waiting, seen = [slot], {slot}
@@ -216,7 +216,7 @@ class TextGrammar:
 
 
 def text_grammar(kind: Literal["regex", "lark"], text: str) -> TextGrammar | None:
-    """Return the automata of a client's grammar; None if it has parts that are not supported here, or too many."""
+    """Return the automata of a client's grammar; None if the grammar is too large, or has an unsupported part."""
     try:
         return TextGrammar(_Builder(kind, text))
     except (UnsupportedSchema, SchemaTooCostly, Untranslatable, TooManyStates, RecursionError, KeyError):

@@ -1,4 +1,4 @@
-r"""A parser for texts of a client's grammar: immutable parser states, each with a shortest completion.
+r"""An incremental parser for a client's grammar: immutable states that find their shortest completion.
 
     start: "(" start* ")" | /[a-z]+/ ";"        ((ab is inside /[a-z]+/, in three nested rules; its completion is ;))
 
@@ -34,8 +34,8 @@ class _Caller:
         rule: The rule's first slot.
         ways: The slots at which the text may continue after the rule, each with the open rule that contains it.
         length: Characters of the shortest text from this rule's end to the end of the whole text.
-        behind: The first slot on the way there that needs more text, with its open rule; None if none does.
-        depth: The number of such slots on the way there.
+        behind: The first slot on the way to that end that needs more text, with its open rule; None if no slot does.
+        depth: The number of slots on the way to that end that need more text.
     """
 
     __slots__ = ("__weakref__", "behind", "depth", "length", "rule", "ways")
@@ -77,7 +77,7 @@ def begun_text(grammar: TextGrammar, escaped: Container[str] = ()) -> "TextState
 
 
 class TextState:
-    """A parser state: the readings of a text so far. With none, no completion is known."""
+    """A parser state: the readings of a text so far. Without readings, no completion is known."""
 
     __slots__ = ("_begun", "_credit", "_found", "_loops", "_places", "_text", "readings", "was_escaped")
 
@@ -185,7 +185,7 @@ class TextState:
         return [*found][:_MAX_CHARACTERS]
 
     def _readings_after(self, character: str) -> tuple[tuple[_Reading, ...], int]:
-        """Return the readings after one more character, in an order that only the text determines, and the steps."""
+        """Return the readings after one more character, in an order that depends on the text alone, and the steps."""
         terminals = self._text.terminals
         readings, work = dict[_Reading, None](), len(self.readings)
         for terminal, state, behind, caller in self.readings:

@@ -1,8 +1,8 @@
-"""Prints listed values with free whitespace, and objects of up to four properties in any order.
+"""Writes the Lark rules of ``enum`` and ``const`` values: free whitespace; up to four properties in any order.
 
 {"const": {"a": [true]}}     a2: "{" ws a1 ws "}"     a1: KEY_A ws ":" ws a0     a0: "[" ws "true" ws "]"
 
-Each array, object and member is a rule of its own: LLGuidance (1.7.6) does not read texts that are nested deeply.
+Each array, object and member has its own rule: LLGuidance (1.7.6) cannot read a rule that is nested deeply.
 """
 
 import json
@@ -12,14 +12,14 @@ from typing import Any
 
 from constrained_k2.grammar.lark.terminals import key, literal
 
-_MAX_PERMUTED = 4  # properties of a constant object that may come in any order: 2^4 sets, each a rule
+_MAX_PERMUTED = 4  # max properties of a constant object in any order: each of their 2^4 sets takes a rule
 
 
 def value_text(value: Any, rule: Callable[[list[str]], str], *, signs_apart: bool) -> str:
     """Return the grammar of one value.
 
-    ``rule`` returns the name of a rule with these alternatives; ``signs_apart``: the sign of a number is a terminal of
-    its own.
+    ``rule`` returns the name of a rule with the given alternatives; ``signs_apart``: the sign of a number is a separate
+    terminal.
     """
     text = partial(value_text, rule=rule, signs_apart=signs_apart)
     if isinstance(value, str):
@@ -35,7 +35,7 @@ def value_text(value: Any, rule: Callable[[list[str]], str], *, signs_apart: boo
 
 
 def _any_order(members: list[str], rule: Callable[[list[str]], str]) -> str:
-    """Return the grammar of members in any order: a first one, then the rule for the set of the others."""
+    """Return the grammar of members in any order: each may be first, followed by the rule for the set of the others."""
     if len(members) < 2:
         return "".join(members)
     rests = ([other for other in members if other != one] for one in members)

@@ -1,4 +1,4 @@
-"""Translates character classes of ECMA-262 patterns into regexes of one character as it is spelled.
+"""Translates ECMA-262 character classes into regexes of one character as JSON, raw text or XTML writes it.
 
 [^"]                in JSON:      any character but a quote; a backslash is spelled as two
 """
@@ -40,7 +40,7 @@ class Untranslatable(Exception):
 
 
 def ranges_of(members: Any) -> Ranges:
-    """Return the code points of a character class; digits, spaces and word characters are those of ECMA-262."""
+    """Return the code points of a character class; digits, spaces and word characters as in ECMA-262."""
     ranges: Ranges = []
     negated = bool(members) and members[0][0] is sre.NEGATE
     for operation, argument in members[negated:]:
@@ -60,7 +60,7 @@ def ranges_of(members: Any) -> Ranges:
 
 
 def one_character(ranges: Ranges, form: Spelling) -> str:
-    """Return a regex of one character of these ranges: plain if the spelling allows it, else escaped."""
+    """Return a regex that matches one character in ``ranges``: unescaped if the spelling allows it, else escaped."""
     return _one_character(tuple(ranges), form)
 
 
@@ -78,12 +78,12 @@ def _one_character(ranges: tuple[tuple[int, int], ...], form: Spelling) -> str:
 
 
 def character_but(excluded: str) -> str:
-    """Return a regex of one character of a JSON string, in its one spelling, that is not among these."""
+    """Return a regex that matches one character of a JSON string, in its one spelling, except those in ``excluded``."""
     return one_character(complement([(ord(character), ord(character)) for character in excluded]), JSON)
 
 
 def raw_class(ranges: Ranges, form: Spelling = JSON) -> str:
-    """Return a regex class of the characters in these ranges that are written as themselves; empty if none."""
+    """Return a regex class of the characters in ``ranges`` that are written without an escape; empty if none are."""
     pieces = ((max(low, first), min(high, last)) for low, high in ranges for first, last in form.plain)
     points = "".join(rf"\x{{{low:x}}}-\x{{{high:x}}}" for low, high in pieces if low <= high)
     return points and f"[{points}]"
@@ -100,7 +100,7 @@ def complement(ranges: Ranges) -> Ranges:
 
 
 def common(some: Ranges, others: Ranges) -> Ranges:
-    """Return the code points in both of two lists of ranges, sorted and without overlaps."""
+    """Return the ranges of the code points that are in both lists of ranges, sorted and without overlaps."""
     return complement([*complement(some), *complement(others)])
 
 
@@ -119,8 +119,8 @@ def property_of(code: int) -> str:
 def in_either_case(ranges: Ranges, *, is_negated: bool = False) -> Ranges:
     """Return the ranges with the other case of each letter.
 
-    Dialects disagree about non-ASCII letters that fold to an ASCII letter, such as the Kelvin sign (U+212A). So they
-    are in neither a class nor its negation.
+    Dialects disagree about non-ASCII letters that fold to an ASCII letter, such as the Kelvin sign (U+212A). So these
+    letters are in neither a class nor its negation.
     """
     top = _CASED_TOP if is_negated or any(high >= _ASCII for _, high in ranges) else _ASCII
     cases = _other_cases(top, is_mixed=is_negated)
@@ -134,7 +134,7 @@ def in_either_case(ranges: Ranges, *, is_negated: bool = False) -> Ranges:
 
 @cache
 def _other_cases(top: int, *, is_mixed: bool) -> dict[int, tuple[int, ...]]:
-    """Return, for each letter below a code point, the other letters that fold to the same one.
+    """Return, for each letter below a code point, the other letters with equal case folding.
 
     ``is_mixed``: also pairs of an ASCII and a non-ASCII letter.
     """

@@ -1,4 +1,4 @@
-"""Finds the shortest suffix with which a prefix becomes a match of all given patterns.
+"""Finds the shortest suffix that completes a prefix to a match of all given regexes.
 
 ^[a-z]+-[0-9]{3}$   after ab:      -000
 """
@@ -13,7 +13,7 @@ from constrained_k2.grammar.patterns.characters import Ranges, common, holds, pr
 from constrained_k2.grammar.patterns.states import PatternStates
 from constrained_k2.grammar.patterns.tree import REPEATS, Item, Items, parse, parts
 
-_MAX_PLACES = 1024  # sets of terms that one search visits: a few milliseconds
+_MAX_PLACES = 1024  # max sets of terms that one search visits: a few milliseconds
 _LIKED = "a0A-_./ TZ"  # preferred characters, if several are possible
 _ESCAPED = frozenset(map(ord, '"\\'))
 _SPACE = ord(" ")
@@ -32,7 +32,7 @@ def shortest_rest(
     None if the search finds none: it visits at most ``max_places`` sets of terms, and compares twice as many steps.
 
     Raises:
-        TooManyStates: A limit of the patterns is met.
+        TooManyStates: A pattern exceeds a limit.
         Untranslatable: A pattern uses a feature that is not tracked.
     """
     patterns = [pattern for pattern, _ in states]
@@ -56,9 +56,9 @@ def shortest_rest(
 
 
 def without_assertions(pattern: str) -> Items:
-    """Return a parsed pattern that has about the same matches.
+    """Return a parsed pattern without word boundaries and character properties, so with about the same matches.
 
-    Word boundaries are left out. A class with a character property becomes ``a``.
+    A class with a character property becomes ``a``.
 
     Raises:
         Untranslatable: The pattern cannot be parsed.
@@ -84,7 +84,7 @@ def _without(item: Item) -> Items:
 
 
 def liked(ranges: Ranges) -> str:
-    """Return a character of these ranges: a common one, or one near the start of a range that needs no escape."""
+    """Return a character in ``ranges``: a common one, else one near a range's start, unescaped if possible."""
     liked = next((one for one in _LIKED if holds(ranges, ord(one))), None)
     if liked is not None:
         return liked

@@ -1,9 +1,9 @@
-r"""Splits a regex into rules whose terminals are an escaped character, a run of plain ones, or both.
+r"""Splits a regex into rules and terminals, so that an escaped character is always the first of its terminal.
 
 LLGuidance's lexer is greedy and never backtracks. For ``/.+/ "\n"`` inside JSON, it would read the backslash of ``\n``
 as part of an escaped quote, which ``.`` matches too, and the line could never end. So an escaped character only begins
-a terminal: until its last byte, all terminals that begin with a backslash stay possible. The run behind it belongs to
-the same terminal, so that no other terminal can begin there with a character that this expression accepts next.
+a terminal: until its last byte, all terminals that begin with a backslash stay possible. The run of plain characters
+after it is part of that terminal, so that no other terminal can begin there with a character that the regex accepts.
 
     /.+/        t: RUN t_1 | ESCAPED t_1 | ESCAPED_RUN t_1        t_1: "" | ESCAPED t_1 | ESCAPED_RUN t_1
 """
@@ -19,22 +19,22 @@ from constrained_k2.grammar.patterns.tree import Items, parts
 from constrained_k2.grammar.patterns.ways import END, START
 from constrained_k2.grammar.spelling import Spelling
 
-_MAX_STATES = 1024  # of one expression
-_MAX_TEXT = 1 << 15  # characters of an expression's runs, in the grammar
-_MAX_CHUNKED_TEXT = 1 << 17  # the same, of runs in chunks: LLGuidance compiles them in 0.1 s
-_MAX_WORK = 1 << 22  # characters written while one state's runs are computed: some milliseconds
+_MAX_STATES = 1024  # max states of one regex
+_MAX_TEXT = 1 << 15  # max characters of a regex's runs in the grammar
+_MAX_CHUNKED_TEXT = 1 << 17  # max characters of a regex's rules with runs in chunks: LLGuidance compiles them in 0.1 s
+_MAX_WORK = 1 << 22  # max characters written while one state's runs are computed: some milliseconds
 _CHUNK = 16  # characters of a run that is written in chunks: few tokens are longer
 
 _Edges = dict[int, dict[int, str]]
-"""State -> state -> a regex of the texts between them."""
+"""State -> next state -> a regex of the texts that lead from one to the other."""
 
 
 class _Steps(NamedTuple):
-    """The steps between the states of an expression."""
+    """The transitions between the states of a regex."""
 
     first: int
-    plain: _Edges  # by a character inside a run
-    single: _Edges  # by a character that begins a terminal
+    plain: _Edges  # transitions by a character inside a run
+    single: _Edges  # transitions by a character that begins a terminal
     ends: set[int]  # the states after a whole match
 
     @property
@@ -44,7 +44,7 @@ class _Steps(NamedTuple):
 
 
 def is_plain(items: Items, form: Spelling, alike: Ranges) -> bool:
-    """Return True if no text of an expression has a character that the spelling escapes, or one of ``alike``."""
+    """Return True if no match of a regex has a character that the spelling escapes, or that is in ``alike``."""
     for item in items:
         operation, argument = item
         if operation in {sre.IN, sre.LITERAL, sre.NOT_LITERAL}:
@@ -57,20 +57,20 @@ def is_plain(items: Items, form: Spelling, alike: Ranges) -> bool:
 
 
 def run_rules(items: Items, form: Spelling, name: str, terminal: Callable[[str], str], alike: Ranges) -> list[str]:
-    """Return the rules of an expression; the rule of the whole has this name, the others have it with a suffix.
+    """Return the rules of a regex; the main rule is called ``name``, the other rules ``name`` with a suffix.
 
-    If counts make whole runs too many, as of ``/.{1,200}/``, runs are written in chunks of a few characters.
+    If counts make whole runs too long, as in ``/.{1,200}/``, runs are written in chunks of a few characters.
 
     Args:
-        items: The parsed expression.
-        form: The spelling of its texts.
-        name: The name of the rule of the whole expression.
-        terminal: Takes a terminal's body and returns its name: of ``/regex/``, or of a sequence such as ``L1 L0{3}``.
-        alike: Other characters that begin a terminal, as escaped ones do: the lexer reads bytes, so it cannot tell them
-            at once from those that may begin another terminal.
+        items: The parsed regex.
+        form: The spelling of its matches.
+        name: The name of the main rule.
+        terminal: Returns the name of the terminal with a given body: ``/regex/``, or a sequence such as ``L1 L0{3}``.
+        alike: Further characters that only begin a terminal, as escaped characters do. The lexer reads bytes, so their
+            first byte does not distinguish them from a character that may begin another terminal.
 
     Raises:
-        Untranslatable: The expression has too many states, or a part that is not tracked.
+        Untranslatable: The regex has too many states, or a part that is not tracked.
     """
     try:
         steps = _steps(PatternStates([START, *items, END]), form, alike)
@@ -91,7 +91,7 @@ def run_rules(items: Items, form: Spelling, name: str, terminal: Callable[[str],
 def _lines(
     steps: _Steps, runs: _Edges, name: str, terminal: Callable[[str], str], *, are_chunks: bool = False
 ) -> list[str]:
-    """Write the rules of an expression: of the whole, and of each state in which a terminal ends before more text."""
+    """Write the rules of a regex: the main rule, and one for each state in which a terminal ends before more text."""
     single, ends = _named(steps.single, terminal), steps.ends
     inner = {*single, *runs} if are_chunks else {*single}
 
@@ -99,7 +99,7 @@ def _lines(
         return f"{terminal(text)} {name}_{to}" if to in inner else terminal(text)
 
     def behind(text: str, state: int) -> list[str]:
-        """The alternatives that write a text which leads to a state, alone or with a run behind it."""
+        """The alternatives for a text that leads to a state, alone or with a run after it."""
         alone = [named(text, state)] if state in ends or state in single else []
         return [*alone, *(named(f"{text} {run}".lstrip(), to) for to, run in runs.get(state, {}).items())]
 
@@ -154,7 +154,7 @@ def _escapes(ranges: Ranges, form: Spelling) -> list[str]:
 
 
 def _whole_runs(begins: Iterable[int], steps: _Steps) -> _Edges | None:
-    """Return the runs from each of some states; None if they are too long."""
+    """Return the runs from each of the states ``begins``; None if the runs are too long."""
     runs: _Edges = {}
     size = 0
     for state in begins:
@@ -167,7 +167,7 @@ def _whole_runs(begins: Iterable[int], steps: _Steps) -> _Edges | None:
 
 
 def _chunks(first: int, steps: _Steps) -> dict[int, str]:
-    """Return the bodies of the plain texts of ``_CHUNK`` characters from a state, and of shorter ones to exits."""
+    """Return terminal bodies by next state: plain texts of ``_CHUNK`` characters, or shorter texts to an exit."""
     exits = steps.exits
     found = defaultdict[int, list[str]](list)
     level = {first: [("", "", 0)]}  # state -> the texts to it: all but the last class, the last class, its count
@@ -199,9 +199,9 @@ def _any_body(ways: list[str]) -> str:
 def _runs(first: int, plain: _Edges, exits: Iterable[int]) -> dict[int, str] | None:
     """Return the regexes of the plain texts, of one character or more, that lead from a state to each exit.
 
-    The states between are eliminated one by one, as for any automaton. None if that takes too much work.
+    The states in between are eliminated one by one, as for any automaton. None if that takes too much work.
     """
-    edges: _Edges = {-1: dict(plain.get(first, ()))}  # from here nothing but the run's first character
+    edges: _Edges = {-1: dict(plain.get(first, ()))}  # from here only the run's first character may follow
     waiting = list(edges[-1])
     while waiting:
         state = waiting.pop()

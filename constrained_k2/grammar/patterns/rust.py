@@ -1,4 +1,4 @@
-r"""Parses regexes of Rust's ``regex`` and of Lark grammars into the trees that :mod:`.tree` makes.
+r"""Parses regexes of Rust's ``regex`` crate and of Lark grammars into trees of Python's regex parser.
 
 For regular languages the two dialects differ little. Digits, spaces and word characters are Unicode's:
 
@@ -7,7 +7,7 @@ For regular languages the two dialects differ little. Digits, spaces and word ch
 
 import re
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
-import re._parser as parser  # type: ignore[import-not-found] # the same
+import re._parser as parser  # type: ignore[import-not-found] # standard library, without stubs
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from constrained_k2.grammar.patterns.tree import LOOKS, REPEATS, Item, Items, pa
 from constrained_k2.grammar.patterns.ways import END, START
 from constrained_k2.grammar.spelling import TOP
 
-# What the dialect has and Python's parser does not read, or reads as something else.
+# Syntax of the dialect that Python's parser does not read, or reads as something else.
 _DIFFERENT = re.compile(
     r"\\[xuU]\{(?P<code>[0-9a-fA-F]{1,8})\}|\\(?P<property>[pP](?:\{[^}]*\}|.))|\\(?P<end>z)|\(\?(?P<name><)(?![=!])"
     r"|(?P<open>\[\^?\]?)|(?P<close>\])|(?P<operator>&&|--|~~)|\\.",
@@ -47,13 +47,13 @@ def parse_rust(pattern: str, flags: str = "", *, is_whole: bool = False, may_be_
 
     Args:
         pattern: The expression.
-        flags: Letters behind it, as Lark writes them. Under ``i``, a non-ASCII letter that folds to an ASCII letter,
-            such as the Kelvin sign, is in no class of letters and in no negated one.
-        is_whole: A match is the whole text, so that anchors at the ends mean nothing.
+        flags: Letters after the expression, as in Lark. Under ``i``, a non-ASCII letter that folds to an ASCII letter,
+            such as the Kelvin sign, is neither in a class of letters nor in its negation.
+        is_whole: A match must be the whole text, so that anchors at the ends mean nothing.
         may_be_lazy: Accept lazy repetitions, which match the same whole texts as greedy ones.
 
     Raises:
-        Untranslatable: It is malformed, or has a part that a grammar's terminal cannot have.
+        Untranslatable: The expression is malformed, or has a part that a grammar's terminal cannot have.
     """
     if unknown := set(flags) - _FLAGS.keys():
         raise Untranslatable(f"the flag {min(unknown)!r}")
@@ -180,7 +180,7 @@ def _matching(pattern: str) -> Ranges:
 
 
 def _without_ends(items: Items, anchor: Item, end: Any) -> Items:
-    """Return items without an anchor at one end, also in the groups there."""
+    """Return items without an anchor at one end; also not inside groups at that end."""
     if not items:
         return items
     last = items[end]

@@ -1,4 +1,4 @@
-"""Lazily built DFAs of patterns, by partial derivatives.
+"""Runs regexes as lazily built DFAs, by partial derivatives.
 
 A term is a sequence of items that remain to be matched. A DFA state is the set of terms that a prefix may have reached.
 Both are made when a text first reaches them.
@@ -18,11 +18,11 @@ from constrained_k2.grammar.patterns.tree import REPEATS, Item, Items, parse, pa
 from constrained_k2.grammar.spelling import TOP
 
 _MAX_TERMS = 4096  # max terms, and max states, of one pattern
-_MAX_WIDTH = 64  # terms of one state
-_MAX_MOVES = 512  # terms that are expanded, or steps that are compared, for one character
-_MAX_WORK = 500_000  # steps that are compared for one pattern: a third of a second
-_FORMAT_SCALE = 16  # factor of these limits for the few patterns of formats
-_TERM_BYTES = 500  # estimate, with its moves
+_MAX_WIDTH = 64  # max terms of one state
+_MAX_MOVES = 512  # max terms expanded, or steps compared, for one character
+_MAX_WORK = 500_000  # max steps compared for one pattern: a third of a second
+_FORMAT_SCALE = 16  # multiplies the limits on terms, moves and work for the patterns of formats, which are few
+_TERM_BYTES = 500  # estimated size of a term and its moves
 _GROUPS = (sre.BRANCH, sre.SUBPATTERN)
 _START, _END = (sre.AT, sre.AT_BEGINNING), (sre.AT, sre.AT_END)
 _ANY_CHARACTER: Items = [(sre.IN, [(sre.RANGE, (0, TOP))])]
@@ -39,23 +39,23 @@ class PatternStates:
 
     Args:
         pattern: The pattern, as text or parsed.
-        scale: A factor of the limits.
-        is_metered: False if the work for all texts together has no limit, only that for each character.
+        scale: Multiplies the limits on terms, states, moves and work.
+        is_metered: False to limit only the work for each character, not the work for all texts together.
 
     Attributes:
         start: The state before the first character.
-        span: An upper bound on the characters that complete a match, from any state that can reach one.
+        span: An upper bound on the characters that complete a match, from any state from which a match is possible.
 
     Raises:
-        Untranslatable: The pattern uses a feature that is not tracked; also later, by :meth:`after`.
-        TooManyStates: A limit is met; also later.
+        Untranslatable: The pattern uses a feature that is not tracked; :meth:`after` may also raise it later.
+        TooManyStates: A limit is exceeded; :meth:`after` may also raise it later.
     """
 
     def __init__(self, pattern: str | Items, scale: int = 1, *, is_metered: bool = True) -> None:
-        self._root = parse(pattern) if isinstance(pattern, str) else pattern  # its items are known by their ids
+        self._root = parse(pattern) if isinstance(pattern, str) else pattern  # kept: its items are known by their ids
         self._max_terms, self._max_moves = scale * _MAX_TERMS, scale * _MAX_MOVES
         self._work = scale * _MAX_WORK if is_metered else inf
-        self._items: list[tuple[Any, ...]] = []  # what :func:`_read` returns
+        self._items: list[tuple[Any, ...]] = []  # items as :func:`_read` returns them
         self._item_numbers: dict[tuple[Any, ...], int] = {}
         self._terms: list[tuple[int, int]] = [(-1, -1)]  # the first item and the term of the rest; number 0 is the end
         self._term_numbers: dict[tuple[int, int], int] = {}
@@ -79,7 +79,7 @@ class PatternStates:
         """Return the state after one more character.
 
         Raises:
-            TooManyStates: A limit is met.
+            TooManyStates: A limit is exceeded.
         """
         code = ord(character)
         with self._lock:
@@ -95,7 +95,7 @@ class PatternStates:
         return sorted(self._states[state])
 
     def moves(self, term: int) -> list[tuple[Ranges, int]]:
-        """Return the steps from a term: characters, and the term after them. Raises as :meth:`after` does."""
+        """Return the steps from a term: (characters, the term after them). Raises as :meth:`after` does."""
         with self._lock:
             self._expanded = 0
             return self._moves_from(term)
@@ -135,7 +135,7 @@ class PatternStates:
         return _TERM_BYTES * len(self._terms)
 
     def is_decided(self, state: int) -> bool | None:
-        """Return True if all continuations match, False if none does, and None if that depends on them."""
+        """Return True if all continuations match, False if none does, and None if it depends on the continuation."""
         terms = self._states[state]
         return False if not terms else True if self._any_text in terms else None
 
@@ -152,7 +152,7 @@ class PatternStates:
         return number
 
     def _expand(self, term: int, moves: list[tuple[Ranges, int]], expanding: set[int]) -> None:
-        """Add the steps from a term. Parts that may be empty are passed; ``expanding`` ends their cycles."""
+        """Add the steps from a term. Parts that may be empty are skipped; ``expanding`` breaks cycles of such parts."""
         if not term or term in expanding:
             return
         self._expanded += 1
@@ -176,7 +176,7 @@ class PatternStates:
                 self._expand(self._before(inner, following), moves, expanding)
 
     def _before(self, items: Items, rest: int) -> int:
-        """Return the term of parsed items before a term."""
+        """Return the term of parsed items that the term ``rest`` follows."""
         for item in reversed(items):
             number = self._item_numbers.get(("parsed", id(item)))
             if number is None:
@@ -253,7 +253,7 @@ def _beginnings(items: Items) -> Iterator[tuple[bool, Items]]:
 
 @lru_cache(1024)
 def span_of(pattern: str) -> int:
-    """Return an upper bound on the characters that a match needs; 0 if patterns such as this one are not tracked."""
+    """Return an upper bound on the characters that a match needs; 0 if the pattern is not tracked."""
     try:
         return _span(parse(pattern))
     except Untranslatable:
@@ -271,5 +271,5 @@ def _span(items: Items) -> int:
 
 @cache
 def of_format(pattern: str) -> PatternStates:
-    """Return the states of a format's pattern, which all grammars share: there are a few."""
+    """Return the DFA of a format's pattern; all grammars share these DFAs, since formats have few patterns."""
     return PatternStates(pattern, _FORMAT_SCALE)

@@ -1,4 +1,4 @@
-"""DFA states of strings with patterns and lengths: equal states have the same continuations.
+"""The DFA of strings under patterns, lengths and exclusions: prefixes in one state have equal continuations.
 
 {"pattern": "^a", "maxLength": 9}      after ab and after ac: one state
 """
@@ -16,20 +16,20 @@ from constrained_k2.schema.shapes import Shape, String, Value
 from constrained_k2.schema.string_formats import patterns_of
 
 _NEAR = 64  # characters: few tokens have more
-_MAX_PATTERNS, _MAX_PATTERN_TEXT = 64, 4000  # of all shapes, read and followed within a step: 5 ms
-_MAX_STATES = 1024  # of the strings of one node
-_MAX_STEPS = 64  # that are cached from one state
-_STATE_BYTES = 1000  # estimate, with its steps
-_SHAPES_BYTES = 1000  # estimate for shapes whose strings are not tracked
-_MAX_TEXT = 256  # characters of a state's text
+_MAX_PATTERNS, _MAX_PATTERN_TEXT = 64, 4000  # max patterns, and their characters, of all shapes: read in one step, 5 ms
+_MAX_STATES = 1024  # max states of one node's strings
+_MAX_STEPS = 64  # max cached steps from one state
+_STATE_BYTES = 1000  # estimated size of a state and its steps
+_SHAPES_BYTES = 1000  # estimated size of shapes whose strings are not tracked
+_MAX_TEXT = 256  # max characters of a state's text
 
 
 class StringState:
     """A DFA state of the strings of one node.
 
     Attributes:
-        parts: What the continuations depend on.
-        text: A text that leads to it; None if that is not known, or long.
+        parts: The facts on which the continuations depend.
+        text: A text that leads to this state; None if it is not known, or long.
         twin: The representative: the state whose mask this one shares, often itself; None if it is unlikely to recur.
     """
 
@@ -44,7 +44,7 @@ class StringState:
 
     @property
     def is_listed(self) -> bool:
-        """True if a listed or an excluded value begins with the text."""
+        """True if a listed or an excluded value begins with the text so far."""
         return self.parts[0] is not None
 
     def after(self, text: str) -> "StringState | None":
@@ -66,7 +66,7 @@ class StringState:
 
 
 class _Way:
-    """One shape of a node's strings."""
+    """One shape of a node's strings, with the DFAs of its patterns."""
 
     def __init__(self, shape: String) -> None:
         self.shape = shape
@@ -74,7 +74,7 @@ class _Way:
         own += [(PatternStates(pattern), False) for pattern in sorted(shape.absent)]
         self.patterns = [*own, *((of_format(pattern), True) for pattern in patterns_of(shape.formats))]
         self.own = [pattern for pattern, _ in own]
-        # Max characters that complete any prefix of a string of this shape; None if that is not known.
+        # Max characters that complete any prefix of a string of this shape; None if unknown.
         self.span = sum(pattern.span for pattern, _ in self.patterns) if len(self.patterns) < 2 else None
         if shape.absent or shape.excluded:
             self.span = None
@@ -92,11 +92,14 @@ class _Way:
         return self._live(count + 1, tuple(pattern.after(state, character) for (pattern, _), state in pairs))
 
     def longer(self, part: Any, more: int) -> Any:
-        """Return the part after more characters of a shape that has only lengths."""
+        """Return this shape's part of the state after more characters, if the shape has only lengths."""
         return None if part is None else self._live(part[0] + more, ())
 
     def key(self, part: Any, lengths: tuple[int, ...]) -> Any:
-        """Return what a mask depends on: tokens have few lengths. Raises TooManyStates if it would hardly recur."""
+        """Return a key that states with equal masks share. Raises TooManyStates if the mask would hardly recur.
+
+        The key is not the exact number of characters: tokens have few lengths, so ranges of numbers have equal masks.
+        """
         if part is None or self.shape.longest is None or (rest := self.shape.longest - part[0]) <= _NEAR:
             return part
         if self.patterns:
@@ -129,13 +132,13 @@ class StringStates:
 
     Args:
         shapes: The strings that the node allows.
-        lengths: The numbers of characters above 64 that a token may add to a string, in order.
+        lengths: The numbers of characters above 64 that a token may add to a string, sorted.
         charge: Called with the estimated bytes that the states have grown by.
 
     Attributes:
         start: The state before the first character.
-        is_mixed: True if some shapes allow any spelling, and others only one: an escaped slash continues only the
-            former.
+        is_mixed: True if some shapes allow any spelling, and others only one: an escaped slash continues only strings
+            of the former.
     """
 
     def __init__(self, shapes: Iterable[Shape], lengths: tuple[int, ...], charge: Callable[[int], None]) -> None:
@@ -172,7 +175,7 @@ class StringStates:
             return None
 
     def longer(self, state: StringState, more: int) -> StringState | None:
-        """Return the state after more characters if only their number counts; most such states are not kept.
+        """Return the state after more characters if only their number counts; most such states are not cached.
 
         None if it is not tracked.
         """
@@ -183,12 +186,12 @@ class StringStates:
             return None
 
     def _beginning(self, text: str) -> str | None:
-        """Return a text if a listed or an excluded value begins with it."""
+        """Return the text if a listed or an excluded value begins with it, else None."""
         place = bisect_left(self._listed, text)
         return text if place < len(self._listed) and self._listed[place].startswith(text) else None
 
     def forget(self) -> None:
-        """Charge for no more states, and take back what was charged."""
+        """Charge for no more states, and refund all charges so far."""
         charge, self._charge = self._charge, lambda _: None
         charge(-self._charged)
 
@@ -216,11 +219,11 @@ class StringStates:
 
 
 class KnownStrings:
-    """The states of strings and keys by their shapes, which nodes of any grammars share. Thread-safe.
+    """The DFAs of strings and keys, by their shapes; the nodes of all grammars share them. Thread-safe.
 
     Args:
         lengths: As :class:`StringStates` takes them.
-        charge: The same; negative for states that are dropped.
+        charge: Called with the estimated bytes of new states; negative for states that are dropped.
         budget: Estimated bytes of all states; over it, the shapes that were used least recently are dropped.
         dropped: Called with shapes whose states are dropped.
     """
@@ -239,7 +242,7 @@ class KnownStrings:
         self._lock = threading.RLock()
 
     def start(self, shapes: tuple[Shape, ...]) -> StringState | None:
-        """Return the state before the first character of a string with one of these shapes; None if not tracked."""
+        """Return the state before the first character of a string with one of ``shapes``; None if not tracked."""
         if not shapes:
             return None
         with self._lock:
@@ -254,7 +257,7 @@ class KnownStrings:
         return None if states is None else states.start
 
     def clear(self) -> None:
-        """Drop the states; a holder of one may still continue from it."""
+        """Drop all states; a caller that still has a state may continue from it."""
         with self._lock:
             while self._known:
                 self._drop(*self._known.popitem())

@@ -1,6 +1,7 @@
-"""Translates ECMA-262 patterns on a string's value into regexes on its text in a grammar.
+"""Translates ECMA-262 patterns on a string's value into regexes on the string as written, escapes included.
 
-On this text, patterns can be intersected with negations, exclusions and keys. Anchors become the absence of ``.*``:
+On the written text, grammars intersect them with negated patterns and excluded values. Without an anchor, a regex
+begins or ends with ``.*``:
 
     ^a|b$       a.*  and  .*b
 """
@@ -13,7 +14,7 @@ from constrained_k2.grammar.patterns.ways import END, START, Unfolding, without_
 from constrained_k2.grammar.spelling import JSON, Spelling
 
 _MANY_TURNS = 512
-_MAX_TEXT = 200_000  # characters of the regexes of one pattern, if it has several
+_MAX_TEXT = 200_000  # max characters of the regexes of one pattern, if it has several
 _NO_TEXT = "(/a/ & /b/)"
 
 
@@ -27,19 +28,19 @@ def found_anywhere(pattern: str, form: Spelling = JSON) -> str:
     """Return a Lark expression of the strings, quotes included, whose value contains a match of the pattern.
 
     Raises:
-        Untranslatable: It has no such expression.
+        Untranslatable: The pattern has no such expression.
     """
     ways = spelled_ways(pattern, form)
     return regex("|".join(f"{form.quote}{way}{form.quote}" for way in ways)) if ways else _NO_TEXT
 
 
 def spelled_ways(pattern: str, form: Spelling = JSON) -> list[str]:
-    """Return alternative regexes of the text between the quotes whose value contains a match of the pattern.
+    """Return alternative regexes, of the text between the quotes, for strings that contain a match of the pattern.
 
-    No string has a match if the list is empty, as of ``a^``.
+    The list is empty if no string can contain a match, as for ``a^``.
 
     Raises:
-        Untranslatable: It has no such regexes, or only long ones.
+        Untranslatable: The pattern has no such regexes, or they are too long.
     """
     any_text, found = f"{form.character}*", dict[str, None]()
     try:
@@ -57,7 +58,7 @@ def spelled_ways(pattern: str, form: Spelling = JSON) -> list[str]:
 
 @lru_cache(1024)
 def matching_texts(pattern: str, limit: int) -> frozenset[str] | None:
-    """Return all texts that contain a match of a pattern; None if they are more than ``limit``, or not known."""
+    """Return all texts that contain a match of a pattern; None if there are more than ``limit``, or if unknown."""
     try:
         items = parse(pattern)
     except Untranslatable:
@@ -77,7 +78,7 @@ def matching_texts(pattern: str, limit: int) -> frozenset[str] | None:
 
 @lru_cache(256)
 def may_cost_much(pattern: str) -> bool:
-    """Return True for counted repetitions inside of each other that multiply to many states."""
+    """Return True if nested counted repetitions multiply to many states."""
     try:
         return nested_count(parse(pattern)) > _MANY_TURNS
     except Untranslatable:

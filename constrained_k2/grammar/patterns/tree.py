@@ -6,7 +6,7 @@
 import math
 import re
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
-import re._parser as parser  # type: ignore[import-not-found] # the same
+import re._parser as parser  # type: ignore[import-not-found] # standard library, without stubs
 from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any
@@ -37,8 +37,8 @@ def parse(pattern: str) -> Items:
     """Return the tree of a pattern, in which letter case and line ends do not depend on flags.
 
     Raises:
-        Untranslatable: It is malformed, or not regular, or has lookaround. Leading lookahead is split off before, by
-            :mod:`constrained_k2.schema.pattern`.
+        Untranslatable: The pattern is malformed, not regular, or has lookaround. Leading lookahead is split off before,
+            by :mod:`constrained_k2.schema.pattern`.
     """
     if any(PROPERTY <= ord(character) < PROPERTY + len(PROPERTIES) for character in pattern):
         raise Untranslatable("a character of the last private-use plane")
@@ -64,7 +64,7 @@ def _placeholder(written: str) -> str:
 
 
 def without_flags(items: Iterable[Item], flags: int) -> Items:
-    """Return items in which letter case and line ends do not depend on flags, nor on these of Python's ``re``."""
+    """Return items in which the flags for letter case and line ends are replaced by character classes."""
     return [_without_flag(operation, argument, flags) for operation, argument in items]
 
 
@@ -107,7 +107,7 @@ def parts(item: Item) -> list[Items]:
 
 
 def walk(items: Items) -> Iterator[Item]:
-    """Yield each item, and each inside of it."""
+    """Yield each item, and all items inside of it."""
     for item in items:
         yield item
         for inner in parts(item):
@@ -115,7 +115,7 @@ def walk(items: Items) -> Iterator[Item]:
 
 
 def width(items: Items) -> tuple[int, float]:
-    """Return the fewest and the most characters that items without back-references match, whatever they assert."""
+    """Return the fewest and the most characters that items without back-references match, ignoring assertions."""
     least, most = 0, 0.0
     for operation, argument in items:
         low, high = 1, 1.0
@@ -155,7 +155,7 @@ def _item(form: Spelling, operation: Any, argument: Any) -> str:
 
 
 def values(items: Items, limit: int) -> set[tuple[int, ...]] | None:
-    """Return all texts that items match, as code points; None if they are more than ``limit``, or not known."""
+    """Return all texts that items match, as code points; None if there are more than ``limit``, or if unknown."""
     found: set[tuple[int, ...]] = {()}
     for item in items:
         more = _values(item, limit)
@@ -191,7 +191,7 @@ def _values(item: Item, limit: int) -> set[tuple[int, ...]] | None:
 
 
 def nested_count(items: Items) -> int:
-    """Return the largest product of the finite counts of repetitions inside of each other."""
+    """Return the largest product of the finite counts of nested repetitions."""
     largest = 1
     for item in items:
         inner = max((nested_count(part) for part in parts(item)), default=1)

@@ -1,8 +1,8 @@
-"""Unfolds a pattern into alternatives with their anchors outside of groups, and no back-references.
+"""Unfolds a regex into alternatives without back-references, with anchors only outside of groups.
 
 Such an alternative, a sequence of items, is called a way. An anchor inside of a branch or an optional group is in some
-ways and not in others. A back-reference is replaced by the text of its group, in one way for each text, if these are
-few. In ECMA-262, a group that took no part is empty.
+ways and not in others. If a group can match only a few texts, there is a way for each text, which then replaces the
+back-references to the group. In ECMA-262, a back-reference to a group that took no part matches the empty text.
 
     (?:^|-)a            has two ways: the start and a, and -a
 """
@@ -49,9 +49,9 @@ class Unfolding:
             raise Untranslatable("assertions in too many alternatives")
 
     def sequence(self, items: Items, groups: Groups) -> list[Way]:
-        """Return the ways of some items after these groups."""
+        """Return the ways of a sequence of items; ``groups`` are the texts of the groups before it."""
         ways = [Way((), groups)]
-        run: Items = []  # items that are the same in all ways
+        run: Items = []  # items that all ways have in common
         for item in items:
             if not self._varies(item):
                 run.append(item)
@@ -104,7 +104,7 @@ class Unfolding:
         return [Way(tuple(_literals(text)), {**groups, number: text}) for text in sorted(texts)]
 
     def _defined(self, items: Items) -> set[int]:
-        """Return the groups inside of items that are referred to."""
+        """Return the groups inside of items to which a back-reference refers."""
         groups = {argument[0] for operation, argument in walk(items) if operation is sre.SUBPATTERN}
         return groups & self._referred
 
@@ -143,7 +143,7 @@ def _text(number: int, groups: Groups) -> Items:
 def without_anchors(way: list[Item]) -> tuple[bool, list[Item], bool] | None:
     """Return (True if anchored at the start, the items, True if anchored at the end); None if the way never matches.
 
-    Items in front of a start, or behind an end, match the empty text.
+    Items before a start anchor, or after an end anchor, must match the empty text.
     """
     first = max((number for number, item in enumerate(way) if item == START), default=-1)
     last = min((number for number, item in enumerate(way) if item == END), default=len(way))
@@ -159,7 +159,7 @@ def without_anchors(way: list[Item]) -> tuple[bool, list[Item], bool] | None:
 
 
 def _anchored(fewest: int, most: int, turns: list[list[Item]]) -> list[list[Item]]:
-    """Return the ways of a repetition whose iterations have anchors; these are moved out of the repetition."""
+    """Return the ways of a repetition whose iterations have anchors; the anchors are moved out of the repetition."""
     inner, starts, ends, wholes = list[list[Item]](), list[list[Item]](), list[list[Item]](), list[list[Item]]()
     for turn in turns:
         if found := without_anchors(turn):

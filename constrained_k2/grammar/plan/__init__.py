@@ -1,1 +1,1 @@
-"""The plan of a grammar: the alternatives of each schema node as values, before anything is printed."""
+"""Plans grammars: the alternatives of each schema node as plain data, from which Lark text is written."""

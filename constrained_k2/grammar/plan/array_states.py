@@ -1,8 +1,8 @@
-"""Plans arrays with ``contains`` as a finite automaton that counts items.
+"""Plans arrays with ``contains`` as a finite automaton that counts the matching items.
 
-A state is the number of items so far and, for each ``contains`` clause, how many of them satisfy it. A count stops at
-the point from which more make no difference; then the clause no longer restricts items. States that lead to no complete
-array are left out, so a comma is never a dead end.
+A state is the number of items so far and, for each ``contains`` clause, how many items satisfy it. A count stops at the
+number from which further matches make no difference; then the clause no longer restricts items. States that lead to no
+complete array are left out, so a comma is never a dead end.
 
 {"contains": {"const": 1}}     s0: any s0 | 1 s1     s1: any s1 | "]"     (commas left out)
 """
@@ -24,7 +24,7 @@ _Which = tuple[bool, ...]
 
 
 def plan_counted(planning: Planning, shape: Array) -> CountedItems | Wider:
-    """Plan the states of an array; a wider shape if they would be too many."""
+    """Plan the states of an array; return a wider shape if there would be too many."""
     states, without = _States(planning, shape), replace(shape, contains=frozenset())
     if len(states.wanted) > _MAX_CONTAINS or states.size > _MAX_WAYS:
         return Wider(without, _KEYWORDS, "its items would have to be counted in too many states")
@@ -36,7 +36,7 @@ def plan_counted(planning: Planning, shape: Array) -> CountedItems | Wider:
     def following(after: dict[_State, list[Node]]) -> tuple[tuple[int, tuple[int, ...]], ...]:
         return tuple((numbers[state], tuple(map(planning.number, nodes))) for state, nodes in after.items())
 
-    # States are sorted, and no item lowers the length or a count, so none leads to an earlier state.
+    # States are sorted, and no item lowers the length or a count, so no item leads to an earlier state.
     return CountedItems(tuple(ItemState(states.is_complete(state), following(after)) for state, after in found.items()))
 
 
@@ -56,7 +56,7 @@ class _States:
         return enough and length >= self._shape.shortest
 
     def live(self) -> dict[_State, dict[_State, list[Node]]]:
-        """Return the states that lead to a complete array, the first one first, each with the items that may follow."""
+        """Return the states that lead to a complete array, each with the items that may follow; the start is first."""
         start: _State = (0, (0,) * len(self.wanted))
         ways = [list(self._items(node)) for node in self._prefix]
         if self._longest is None or self._longest > len(self._prefix):
@@ -96,7 +96,7 @@ class _States:
         return found
 
     def _items(self, node: Node) -> Iterator[tuple[_Which, Node]]:
-        """Yield the items of a node, by the ``contains`` clauses that count them."""
+        """Yield the possible items of a node, each with the ``contains`` clauses that count it."""
         for which in product((False, True), repeat=len(self.wanted)):
             item = node.union(*self._demands(which))
             if self._productivity.analyze(item):

@@ -1,4 +1,4 @@
-"""Plans arrays: prefix items, the rest, counts, ``contains``, and unique items.
+"""Plans the grammar of arrays: prefix items, other items, counts, ``contains`` and ``uniqueItems``.
 
 {"prefixItems": [A], "items": B, "maxItems": 3}     ArrayPlan(prefix=(A,), rest=B, most=3)
 """

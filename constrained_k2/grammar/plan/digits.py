@@ -29,8 +29,8 @@ _NO_INTEGER = rf"(/-?(?:0|[1-9][0-9]*)\.[0-9]*[1-9][0-9]*/ & /-?[0-9.]{{3,16}}/ 
 
 
 def number_range(shape: Number) -> str | Wider:
-    """Return the body of a terminal for the numbers of a range, whatever ``multiple`` is; empty for any number."""
-    # Bounds rounded inwards to MAX_DIGITS decimals have the same numbers within them.
+    """Return the body of a terminal for a range of numbers, ignoring ``multiple``; empty if any number is allowed."""
+    # Rounding the bounds inwards to MAX_DIGITS decimals does not change which numbers are within them.
     low = None if shape.low is None else Fraction(math.ceil(shape.low * 10**MAX_DIGITS), 10**MAX_DIGITS)
     high = None if shape.high is None else Fraction(math.floor(shape.high * 10**MAX_DIGITS), 10**MAX_DIGITS)
     if (low or 0) > _LARGEST or (high or 0) < -_LARGEST or (low is not None and high is not None and low > high):
@@ -76,7 +76,7 @@ def _whole(low: int | None, high: int | None) -> str:
 
 
 def at_least(low: Fraction, *, is_open: bool) -> str:
-    """Return a regex of the numbers from ``low`` up, without it if ``is_open``."""
+    """Return a regex of the numbers that are at least ``low``; above ``low`` if ``is_open``."""
     if low >= 0:
         zero = [rf"-0(?:\.0{_ZEROS})?"] if not low and not is_open else []
         return f"(?:{'|'.join([*zero, *_numbers_from(low, is_open=is_open)])})"
@@ -86,7 +86,7 @@ def at_least(low: Fraction, *, is_open: bool) -> str:
 
 
 def at_most(high: Fraction, *, is_open: bool) -> str:
-    """Return a regex of the numbers up to ``high``, without it if ``is_open``."""
+    """Return a regex of the numbers that are at most ``high``; below ``high`` if ``is_open``."""
     if high < 0:
         return f"(?:{'|'.join(f'-{way}' for way in _numbers_from(-high, is_open=is_open))})"
     above_zero = f"-(?:{'|'.join(_magnitudes_from(Fraction(0), is_open=True))})"
@@ -127,7 +127,7 @@ def _scientific_to(high: Fraction, *, is_open: bool) -> list[str]:
 
 
 def _with_exponents(ways: list[tuple[str, int, int]]) -> list[str]:
-    """Return regexes of digits with the exponents of a range, cut to those allowed; (digits, lowest, highest) each."""
+    """Return regexes of numbers with exponents, from (digits, lowest exponent, highest exponent), cut to the limit."""
     clamped = [(way, max(low, -_MAX_EXPONENT), min(high, _MAX_EXPONENT)) for way, low, high in ways]
     return [f"{way}[eE]{_exponents(low, high)}" for way, low, high in clamped if low <= high]
 
@@ -190,14 +190,14 @@ def _beginnings(digits: str) -> list[str]:
 
 
 def _runs(digits: str) -> list[tuple[str, int, int]]:
-    """Return the runs of equal digits, each with its start and end: neighbours of short decimals have long ones."""
+    """Return the runs of equal digits as (digit, start, end). Doubles next to short decimals have long runs."""
     lengths = [(digit, len(list(run))) for digit, run in groupby(digits)]
     ends = accumulate(length for _, length in lengths)
     return [(digit, end - length, end) for (digit, length), end in zip(lengths, ends, strict=True)]
 
 
 def _greater(digits: str) -> list[str]:
-    """Return regexes of the greater prefixes: in each run of equal digits, the same digits and then a larger one."""
+    """Return regexes of greater prefixes: for each run of equal digits, a part of the run, then a larger digit."""
     return [
         f"{digits[:start]}{_up_to(digit, end - start - 1)}[{int(digit) + 1}-9]"
         for digit, start, end in _runs(digits)
@@ -270,7 +270,7 @@ def _same_length(first: str, last: str) -> list[str]:
 
 
 def _greater_places(digits: str) -> list[str]:
-    """Return regexes of the greater prefixes: at each index, the same digits and then a larger one."""
+    """Return regexes of greater prefixes: for each index, the digits before it, then a larger digit."""
     return [f"{digits[:index]}[{int(digit) + 1}-9]" for index, digit in enumerate(digits) if digit < "9"]
 
 
@@ -279,6 +279,6 @@ def _less_places(digits: str) -> list[str]:
 
 
 def _padded(beginnings: list[str], length: int) -> list[str]:
-    """Return regexes whose last class is a single digit with any digits after them, ``length`` in all."""
+    """Extend regexes that end in a class of one digit by any further digits, to ``length`` digits in all."""
     counts = [length - way.index("[") - 1 for way in beginnings]
     return [f"{way}[0-9]{{{count}}}" if count else way for way, count in zip(beginnings, counts, strict=True)]

@@ -1,4 +1,4 @@
-"""Writes the bodies of string terminals in Lark: strings by length, and listed strings.
+"""Writes the bodies of Lark terminals for strings: any string within a length range, or one of a list.
 
 one_of(["n", "s"])     /"n"|"s"/
 """
@@ -19,6 +19,6 @@ def sized_string(shortest: int, longest: int | None) -> str:
 
 
 def one_of(values: Iterable[str], form: Spelling = JSON) -> str:
-    """Return a Lark regex that matches these strings, quotes included, each in its one spelling."""
+    """Return a Lark regex that matches the strings ``values``, quotes included, each in its one spelling."""
     spelled = ("".join(spelling(character, form) for character in value) for value in values)
     return regex("|".join(f"{form.quote}{text}{form.quote}" for text in spelled))

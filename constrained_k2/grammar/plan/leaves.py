@@ -1,4 +1,4 @@
-"""Plans strings and numbers: the body of a terminal, or a wider shape if none is exact.
+"""Plans strings and numbers as terminals; drops constraints that have no exact or affordable terminal.
 
 {"type": "string", "pattern": "^a"}     /"a(?:CHARACTER)*"/; CHARACTER also matches an escape
 {"type": "integer", "minimum": 3}       /(?:[3-9]|[1-9][0-9]{1,39})/
@@ -30,7 +30,7 @@ INTEGER: Final = str(number_range(Number(integer=True)))
 _DIGITS = f"[1-9][0-9]{{0,{MAX_DIGITS - 1}}}"
 _INTEGER_ONCE = f"/0|-?{_DIGITS}/"
 _NUMBER_ONCE = rf"/0|-?{_DIGITS}|-?(?:0|{_DIGITS})\.[0-9]{{0,{MAX_DIGITS - 1}}}[1-9]/"
-_LARGEST_MULTIPLE = 10_000  # counted in its last decimal: LLGuidance has a state for each remainder
+_LARGEST_MULTIPLE = 10_000  # in units of its last decimal: LLGuidance has a state for each remainder
 _MOST_TOGETHER, _MOST_RANGES = 1000, 64  # a step with 300 ranges takes 40 ms
 _LONGEST_TERMINAL = 1 << 14  # characters of the longest string of one terminal
 _EASY_LENGTH = 256  # max characters of a string with a pattern in a fallback grammar
@@ -46,7 +46,7 @@ class CanBegin(Protocol):
 
 @dataclass(slots=True)
 class NumbersSoFar:
-    """The numbers of one node that are planned so far: together they cost the engine more than apart."""
+    """Totals of a node's numbers that are planned so far: together they cost the engine more than apart."""
 
     ranges: int = 0
     common: int = 1  # common multiple of all multiples, without decimal points
@@ -71,7 +71,7 @@ def string_expression(shape: String, form: Spelling = JSON) -> str | Wider:
 
 
 def leaf_has_value(shape: String | Number, has_match: Callable[[str], bool]) -> bool:
-    """Return True if some string or number has a shape: patterns, lengths and exclusions may contradict each other."""
+    """Return True if some value satisfies a shape: patterns, lengths and exclusions may contradict each other."""
     if isinstance(shape, String):
         demands = len(shape.patterns) + len(shape.formats) + len(shape.absent) + bool(shape.excluded)
         if not demands or is_endless(shape):
@@ -94,7 +94,7 @@ def _has_far_range(shape: Number) -> bool:
 
 
 def is_endless(shape: String) -> bool:
-    """Return True if all long strings have a shape, except finitely many excluded values."""
+    """Return True if all long strings satisfy a shape, except finitely many excluded values."""
     return shape.longest is None and not (shape.patterns or shape.absent or shape.formats)
 
 
@@ -117,7 +117,7 @@ def is_in_parts(shape: String) -> bool:
 
 
 def plan_string(shape: String, form: Spelling, effort: Effort, can_begin: CanBegin) -> StringPlan | Wider:
-    """Plan strings: in any spelling if only the length matters, else in the one spelling."""
+    """Plan strings: in any spelling if only the length matters, else each string in its one spelling."""
     shape, notes = _cheaper(shape, effort)
     if shape == String() or is_in_parts(shape):
         return StringPlan(shape, notes=notes)
@@ -133,8 +133,9 @@ def plan_string(shape: String, form: Spelling, effort: Effort, can_begin: CanBeg
         reason = f"the pattern {min(costly)[:60]!r}{beside} costs the engine too much"
         without = replace(shape, patterns=shape.patterns - costly, absent=shape.absent - costly)
         return Wider(without, ("pattern",), reason)
-    # The states of terminals that match at once multiply, and LLGuidance's limits count the expressions that each
-    # makes, not these states. So strings are joined, except with absent patterns: these make one for each state anyway.
+    # If several terminals match at once, their states multiply. LLGuidance's limits count the expressions of each
+    # terminal, not these states. So strings are joined into one terminal. Strings with absent patterns are not: such
+    # a pattern makes an expression for each state anyway.
     return StringPlan(shape, expression, is_joined=not shape.absent, notes=notes)
 
 
@@ -152,7 +153,7 @@ def _cheaper(shape: String, effort: Effort) -> tuple[String, tuple[KeywordNote, 
 
 
 def plan_number(shape: Number, beside: NumbersSoFar) -> NumberPlan | Wider:
-    """Plan numbers beside others of their node, which are counted in ``beside``."""
+    """Plan numbers of one shape; ``beside`` counts the numbers of the same node that are planned so far."""
     notes: tuple[KeywordNote, ...] = (INTEGERS,) if shape.integer else ()
     if shape.multiple:
         return _plan_multiples(shape, beside, notes)

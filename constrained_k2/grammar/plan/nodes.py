@@ -1,6 +1,7 @@
-"""The plan of a grammar as plain data, from which the grammar's text and state model are made.
+"""The plan of a grammar as plain data: numbered nodes, each with the alternatives for one value.
 
-Its nodes refer to each other by number, so equal plans are equal grammars, whatever schemas they come from.
+The grammar's text and state model are made from it. Nodes refer to each other by number, so equal plans are equal
+grammars, whatever schemas they come from.
 
 {"type": "array", "items": {"type": "boolean"}}     nodes[1] = (ArrayPlan(rest=2),)     nodes[2] = (Boolean(),)
 {"type": "string", "pattern": "("}                  Wider(String(), ("pattern",), "this package has no grammar of …")
@@ -90,7 +91,7 @@ class ArrayPlan(Struct, frozen=True, gc=False):
 
 
 class UnequalValues(Struct, frozen=True, gc=False):
-    """Arrays with ``uniqueItems`` of listed values, with a bit for each value; at most ``most`` items, if set."""
+    """Arrays with ``uniqueItems`` and few possible items: a bit for each value; at most ``most`` items, if set."""
 
     values: tuple[Value, ...]
     fewest: int
@@ -105,7 +106,7 @@ class ItemState(Struct, frozen=True, gc=False):
 
 
 class CountedItems(Struct, frozen=True, gc=False):
-    """Arrays with ``contains``, as states. The first is that of an empty array; no state leads to an earlier one."""
+    """Arrays with ``contains``, as states: the first is for an empty array, and no state leads to an earlier state."""
 
     states: tuple[ItemState, ...]
 
@@ -117,7 +118,7 @@ class Member(Struct, frozen=True, gc=False):
         key: The key.
         node: The node of its value.
         bit: The bit that it sets, and that must be clear before; None if the rules let the key repeat.
-        wanted: Further bits that it sets, as a mask: those of the witnesses that it is.
+        wanted: Further bits that it sets, as a mask: a bit for each witness that the member serves as.
     """
 
     key: str
@@ -132,7 +133,7 @@ class Extra(Struct, frozen=True, gc=False):
     Attributes:
         keys: The body of the terminal that matches the keys.
         node: The node of the values.
-        wanted: As of a :class:`Member`.
+        wanted: As in :class:`Member`.
         clear: Bits that must be clear.
         is_hard: True if the keys have patterns, or are restricted by ``propertyNames``.
         patterns: Groups of patterns: a key matches all patterns of at least one group.
@@ -155,15 +156,15 @@ class ObjectPlan(Struct, frozen=True, gc=False):
         leading: Required members without a bit: they come first, in this order.
         members: The members under the other declared keys, the required ones first.
         extras: The members under undeclared keys.
-        required: The number of required keys with a bit; theirs are the first bits.
+        required: The number of required keys with a bit; these have the first bits.
         tracked: The number of keys with a bit.
-        slots: The number of bits after those, for undeclared keys that count.
+        slots: The number of bits after the keys' bits, for undeclared keys that count.
         counted: The number of slots that count for ``fewest``.
         room: The most members that are not required; None if there is no limit.
-        fewest: The fewest members after the leading ones, if these are more than the required keys; else 0.
-        wanted: The number of witnesses; theirs are the last bits.
-        told_by: What distinguishes parser states: the bits, the declared keys and their number, or more than these.
-        others: The shapes that distinguish undeclared keys; empty if more than patterns do.
+        fewest: The fewest members after the leading ones, if more than the required keys; else 0.
+        wanted: The number of witnesses; these have the last bits.
+        told_by: The facts that distinguish parser states: the bits, the keys and their number, or more than these.
+        others: The shapes that distinguish undeclared keys; empty if more than patterns distinguishes them.
         order: The declared keys in the order of the schema.
     """
 
@@ -213,10 +214,10 @@ class PlanNode(Struct, frozen=True, gc=False):
 
     Attributes:
         alternatives: The values, as a union.
-        strings: The body of the terminal that its joined strings share; empty if it has none.
+        strings: The body of the terminal that its joined strings share; empty without such strings.
         joins_texts: True if its listed strings are in that terminal, too.
         is_raw: True if its strings are written without quotes and escapes.
-        parts: Only for XTML arguments, which have no alternatives themselves: the node of the values of each type.
+        parts: Only for an XTML argument, which itself has no alternatives: the node of its values for each JSON type.
     """
 
     alternatives: tuple[Alternative, ...] = ()

@@ -1,7 +1,7 @@
-"""Plans objects: a bit for each key, the members that may come, and the bits that the end requires.
+"""Plans objects, keys in any order: a bit per key, the possible members, and the bits required at the end.
 
-Witnesses, the members that a negation demands, have the bits after those of the keys. If more than 64 keys are
-required, the first ones have no bit: they are written before the others, in the schema's order.
+Witnesses, the members that a negation demands, have the last bits. If more than 64 keys are required, some of these
+have no bit: they are written before all other keys, in the schema's order.
 
 {"properties": {"a": {}}, "required": ["a"]}     members=(Member("a", 0, bit=0),) extras=(Extra(…, 0),) required=1
 """
@@ -25,13 +25,13 @@ class _Bits:
 
     required: int
     tracked: int  # keys with a bit, the required ones first
-    slots: int  # for undeclared keys that count
+    slots: int  # bits for undeclared keys that count
     counted: int  # slots that count for minProperties
     room: int | None  # how many optional members fit
     wanted: tuple[Wanted, ...]
 
     def mask(self, satisfied: frozenset[Wanted]) -> int:
-        """The bits of these witnesses, as a mask."""
+        """The bits of the given witnesses, as a mask."""
         return sum(1 << self._bit(one) for one in satisfied)
 
     def by_value(self, wanted: frozenset[Wanted]) -> tuple[int, ...]:
@@ -48,8 +48,8 @@ class _Extra:
 
     keys: str
     node: Node
-    satisfied: frozenset[Wanted]  # the witnesses that it is
-    fitting: frozenset[Wanted]  # the witnesses that members under these keys may be
+    satisfied: frozenset[Wanted]  # the witnesses that such a member serves as
+    fitting: frozenset[Wanted]  # the witnesses that members under these keys may serve as
     is_hard: bool
     patterns: tuple[tuple[str, ...], ...]
     listed: tuple[str, ...]
@@ -68,7 +68,7 @@ def plan_arguments(planning: Planning, shape: Object | Value) -> ObjectPlan | Wi
 
 
 def _with_members(planning: Planning, value: dict[str, object]) -> Object:
-    """Return the shape of one object: its members may come in any order."""
+    """Return one object value as a shape, so that its members may come in any order."""
     planning.note_listed(value)
     nodes = {key: planning.normalizer.shapes_node((value_of(item),)) for key, item in value.items()}
     for node in nodes.values():
@@ -96,7 +96,7 @@ def _plan(planning: Planning, shape: Object, number: Callable[[Node], int], form
     members = list[Member]()
     for index, key in enumerate(keys):
         if index >= bits.required and bits.room == 0:
-            break  # only the required ones fit
+            break  # only required keys fit
         bit = index if index < bits.tracked else None
         ways = [way for way in productivity.named_ways(shape, key) if productivity.is_productive(way.node)]
         members += [Member(key, number(way.node), bit, bits.mask(way.satisfied)) for way in ways]
@@ -121,8 +121,8 @@ def _plan(planning: Planning, shape: Object, number: Callable[[Node], int], form
 
 
 def _planned(extra: _Extra, bits: _Bits, number: Callable[[Node], int]) -> Extra:
-    # Of a key that repeats, the last value counts. So after a witness by its value, all further members under these
-    # keys are such witnesses.
+    # If a key repeats, its last value counts. So once a member serves as a witness by its value, all further members
+    # under these keys must do so too.
     is_by_value = any(one.value != ANY for one in extra.satisfied)
     clear = () if is_by_value else bits.by_value(extra.fitting)
     return Extra(
@@ -173,14 +173,14 @@ def _extras(planning: Planning, shape: Object, form: Spelling) -> list[_Extra] |
 
 
 def _groups(planning: Planning, shape: Object, found: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """Return groups of patterns: a key matches ``found``, and all patterns of one alternative of ``propertyNames``."""
+    """Return groups of patterns, one for each alternative of ``propertyNames``: its patterns and ``found``."""
     names = () if shape.names == ANY else planning.normalizer.shapes(shape.names)
     several = [{*found, *name.patterns} for name in names if isinstance(name, String)] or [set(found)]
     return tuple(tuple(sorted(group)) for group in several if group)
 
 
 def _keys(planning: Planning, shape: Object, found: tuple[str, ...], form: Spelling) -> Keys | Wider:
-    """Return the keys that a shape does not name and that match exactly these patterns; else a wider shape."""
+    """Return the keys that a shape does not name and that match exactly ``found``; a wider shape if none is exact."""
     named = planning.productivity.named_keys(shape)
     if planning.effort == "relaxed" and patterns_of_keys(shape):
         reason = "the patterns cost the engine too much"
@@ -195,11 +195,11 @@ def _keys(planning: Planning, shape: Object, found: tuple[str, ...], form: Spell
 
 
 def _bits(planning: Planning, shape: Object, keys: list[str], leading: int, *, has_extras: bool) -> _Bits | Wider:
-    """Return the layout of the bits; a wider shape if they do not suffice."""
+    """Return the layout of the bits; a wider shape if 64 bits do not suffice."""
     required, fewest = len(shape.required) - leading, shape.fewest - leading
     counts_few = fewest > required
     wanted = tuple(sorted(shape.wanted, key=lambda one: one.order))
-    tracked = min(len(keys), BITS - len(wanted))  # others are optional: if one repeats, its last value counts
+    tracked = min(len(keys), BITS - len(wanted))  # keys without a bit may repeat; the last value counts
     if tracked < len(keys) and any(one.value != ANY for one in wanted):
         reason = f"more than {BITS} properties cannot be told apart"
         return Wider(replace(shape, wanted=frozenset()), NEGATING, reason)
@@ -230,7 +230,7 @@ def _bits(planning: Planning, shape: Object, keys: list[str], leading: int, *, h
 
 
 def _told_by(planning: Planning, shape: Object, bits: _Bits, extras: list[_Extra]) -> Literal["bits", "keys", "more"]:
-    """Return what distinguishes the parser states of an object."""
+    """Return which facts distinguish the parser states of an object (see :class:`ObjectPlan`)."""
     if any(one.value != ANY or any(one in extra.satisfied for extra in extras) for one in bits.wanted):
         return "more"
     productivity = planning.productivity
@@ -243,7 +243,7 @@ def _told_by(planning: Planning, shape: Object, bits: _Bits, extras: list[_Extra
 
 
 def _in_order(shape: Object, keys: list[str]) -> tuple[str, ...]:
-    """Return keys in the order of the schema, those that it only requires last."""
+    """Return keys in the order of the schema; keys that its key maps do not name come last, sorted."""
     possible, named = set(keys), shape.in_order()
     known = [key for key in named if key in possible]
     return (*known, *sorted(possible.difference(named))) if len(known) < len(possible) else tuple(known)

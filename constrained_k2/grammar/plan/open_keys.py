@@ -1,7 +1,7 @@
-"""Detects objects whose undeclared keys never run out, so that ``minProperties`` may count them all.
+"""Detects objects with infinitely many possible undeclared keys, so that ``minProperties`` can count them.
 
-A matcher masks a key that the object already has (:mod:`constrained_k2.engines.llguidance.written`), unless all keys
-with the same prefix have been written.
+Such keys need not repeat. A matcher masks a key that the object already has
+(:mod:`constrained_k2.engines.llguidance.written`), unless all keys with the same prefix have been written.
 """
 
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs
@@ -17,7 +17,7 @@ _END = (sre.AT, sre.AT_END)
 
 
 def has_endless_keys(planning: Planning, shape: Object) -> bool:
-    """Return True if each prefix of an undeclared key begins infinitely many of them; False also if that is unknown."""
+    """Return True if each prefix of an undeclared key begins infinitely many such keys; False also if unknown."""
     patterns = patterns_of_keys(shape)
     if shape.wanted or len(patterns) > MAX_COMBINED_PATTERNS or (planning.effort == "relaxed" and patterns):
         return False

@@ -1,7 +1,7 @@
-"""Maps paths in the arguments to grammar nodes, to find the arrays with ``uniqueItems``.
+"""Maps paths in the arguments to grammar nodes, to find the arrays whose items must be unique.
 
-In ``{"a":[`` the array belongs to the node of the key ``a``, if all alternatives of the object have the same node
-there. If they differ, the array is not found, and coverage reports that its items are not compared.
+In ``{"a":[`` the array belongs to the node of the key ``a``, if that node is equal in all alternatives of the object.
+If not, the array is not found, and coverage reports that its items are not compared.
 """
 
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from constrained_k2.grammar.plan.nodes import (
 from constrained_k2.schema.shapes import Value
 
 NOWHERE = -1
-"""In place of a path's number: no such array is there or below."""
+"""Instead of a path's number: no array with ``uniqueItems`` is found there or below."""
 NOT_TOLD_APART = "it cannot be told apart from an array of another schema that may be in its place"
 """The reason why an array's items are not compared."""
 
 
 def places_of(nodes: Sequence[PlanNode], root: int) -> tuple[tuple[Place, ...], list[int]]:
-    """Return the paths by node, empty if no items are compared, and the nodes of arrays that the paths do not find."""
+    """Return the path of each node (none if no items are compared), and the nodes of arrays that no path finds."""
     compared = [
         number
         for number, node in enumerate(nodes)
@@ -60,7 +60,7 @@ class _Builder:
         return Place(keys, extra, *self._array(number))
 
     def ways_from(self, root: int) -> set[tuple[int, bool]]:
-        """Return the reachable nodes, each with True if paths lead there, and with False if other ways do."""
+        """Return (node, True) for each node that paths lead to, and (node, False) for each node reached otherwise."""
         seen: set[tuple[int, bool]] = set()
         waiting = [(root, True)]
         while waiting:
@@ -71,7 +71,7 @@ class _Builder:
         return seen
 
     def _object(self, number: int) -> tuple[dict[str, int], int]:
-        """Return the paths of the keys of a node's objects, if equal in all alternatives, and that of other keys."""
+        """Return the path of each key of a node's objects, if equal in all alternatives, and the path of other keys."""
         objects: list[tuple[dict[str, set[int]], set[int]]] = []
         for one in self._nodes[number].alternatives:
             if isinstance(one, ObjectPlan):
@@ -86,7 +86,7 @@ class _Builder:
         for name in dict.fromkeys(name for named, _ in objects for name in named):
             several = [named[name] for named, _ in objects if name in named]
             children = set().union(*several)
-            is_mixed = len(several) < len(objects) and not extra <= children  # in some, the key is undeclared
+            is_mixed = len(several) < len(objects) and not extra <= children  # undeclared in some
             found = self._number(number, children, are_led=not is_mixed)
             keys[name] = NOWHERE if is_mixed else found
             are_led = are_led and not is_mixed
@@ -109,7 +109,7 @@ class _Builder:
         return (), NOWHERE, None
 
     def _number(self, number: int, children: set[int], *, are_led: bool = True) -> int:
-        """Return the path that these children of a node share, and keep them as nodes below it."""
+        """Return the path of a node's children if they are one node, and keep them as nodes below ``number``."""
         is_one = len(children) == 1
         self._ways[number] += [(child, is_one and are_led) for child in children]
         return next(iter(children)) if is_one else NOWHERE

@@ -1,4 +1,4 @@
-"""Plans the grammar of a schema: numbers its nodes, and lists the alternatives of each.
+"""Plans the grammar of a schema: numbers the schema's nodes, and lists the alternatives of each node.
 
 A shape without an exact grammar is replaced by a wider one, and the keywords that this relaxes are noted.
 
@@ -36,7 +36,7 @@ from constrained_k2.schema.shapes import (
 )
 from constrained_k2.schema.undeclared_keys import REASON
 
-# Max listed strings that are alternatives of a rule; more share a terminal. 5,000 took LLGuidance 1.7.6 0.2 s a step.
+# Max listed strings that are alternatives of a rule; more share a terminal. 5,000 took LLGuidance 1.7.6 0.2 s per step.
 _MANY_TEXTS = 500
 _WITH_INTEGERS: frozenset[Kind] = frozenset({"number", "array", "object"})
 

@@ -1,4 +1,4 @@
-"""Shared state while one schema is planned: numbered nodes, notes, and callbacks to the engine."""
+"""State shared while one schema's grammar is planned: numbered nodes, coverage notes, engine callbacks."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +15,7 @@ from constrained_k2.schema.shapes import ANY, EVERYTHING, Kind, Node
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 
 _ANY_SHAPES = frozenset(EVERYTHING)
-_MAX_ALTERNATIVES = 50_000  # of all arguments' values; engines refuse more, but only after they have read them
+_MAX_ALTERNATIVES = 50_000  # max alternatives of all arguments' values; engines refuse more, but only after reading
 
 
 class Planning:
@@ -26,7 +26,7 @@ class Planning:
         has_match: Returns True if any text matches a terminal's body. It finds contradictions among patterns,
             lengths and exclusions, which would be dead ends for a call.
         can_begin: Returns True if the engine can begin such a text: some patterns fail at the first mask.
-        undeclared_keys: The setting.
+        undeclared_keys: The setting of this name.
         effort: The precision of the grammar, which decides its cost for the engine.
     """
 
@@ -53,7 +53,7 @@ class Planning:
         self.node: Node = ANY  # the node that is being planned
         self._numbers = {ANY: ANY_VALUE}
         self._arguments: dict[Node, int] = {}
-        self._alternatives = 0  # count for the arguments' values
+        self._alternatives = 0  # number of alternatives of the arguments' values so far
         self._noted: list[tuple[str, NoteStatus, str]] = []  # notes on the shape that is being planned
 
     def number(self, node: Node) -> int:
@@ -74,17 +74,17 @@ class Planning:
         return found
 
     def note(self, keywords: tuple[str, ...], status: NoteStatus, reason: str, node: Node | None = None) -> None:
-        """Note that these keywords are not enforced exactly in a node, unless the current shape is planned wider."""
+        """Note that keywords of a node are not enforced exactly; the note is dropped if a wider shape is planned."""
         for pointer in self.normalizer.occurrences(self.node if node is None else node, keywords):
             self._noted.append((pointer, status, reason))
 
     def note_listed(self, value: Any, node: Node | None = None) -> None:
-        """Note that integers in a listed value have one spelling, unless it is part of a listed object or array."""
+        """Note that integers in a listed value have one spelling, unless a listed object or array contains it."""
         if has_integer(value) and "#" not in self.normalizer.occurrences(self.node if node is None else node, LISTING):
             self.note(*INTEGERS._replace(keywords=LISTING), node=node)
 
     def settle_notes(self, *, is_planned: bool) -> None:
-        """Keep the notes on the current shape if it is planned; else drop them: a wider one takes its place."""
+        """Keep the notes on the current shape if it is planned; else drop them, because a wider shape is planned."""
         if is_planned:
             for note in self._noted:
                 self.normalizer.notes.add(*note)
@@ -102,7 +102,7 @@ class Planning:
         return ANY_VALUE
 
     def _parts(self, node: Node) -> dict[Kind, Node]:
-        """Return the nodes of a node's values by type; :data:`ANY` for all values of the type."""
+        """Return a node for each JSON type of a node's values; :data:`ANY` if all values of the type are allowed."""
         parts: dict[Kind, Node] = {}
         found = self.normalizer.by_kind(node)
         for kind, (part, shapes) in found.items():

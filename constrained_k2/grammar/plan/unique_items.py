@@ -1,4 +1,4 @@
-"""Plans ``uniqueItems`` of arrays whose items are not few listed values: a matcher compares them.
+"""Plans ``uniqueItems`` for items not limited to a few listed values: a matcher compares the items.
 
 ``{"type": "array", "items": {"type": ["string", "integer"]}, "uniqueItems": true}``: after ``[1,"a",`` neither ``1``
 nor ``"a"`` may repeat (:mod:`constrained_k2.engines.llguidance.written`). Strings are compared as values. Numbers are
@@ -50,8 +50,8 @@ def _is_container(shape: Shape) -> bool:
 def _never_run_out(shapes: Iterable[Shape]) -> bool:
     """Return True if each prefix of a string or number has infinitely many completions.
 
-    Numbers end after 40 digits, and only one with so many may repeat. Null and Booleans need no others: once
-    written, their first byte is forbidden.
+    A number ends after 40 digits, and only a number with so many digits may repeat. Null and Booleans need no other
+    completions: once written, their first byte is forbidden.
     """
     strings = [one for one in shapes if isinstance(one, String)]
     values = [one for one in shapes if isinstance(one, Value)]

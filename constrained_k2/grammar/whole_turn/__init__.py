@@ -1,1 +1,1 @@
-"""Grammars of a whole turn: text, reasoning, markers, call ids and arguments."""
+"""Writes grammars of a whole model turn: reasoning, text, markers, call ids and arguments."""

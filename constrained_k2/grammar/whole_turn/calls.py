@@ -1,4 +1,4 @@
-"""Writes the calls of a turn in LLGuidance's Lark dialect.
+"""Writes the Lark rules of a turn's tool calls, including the expected index of each call.
 
 The expected index is passed from call to call as the 64-bit parameter of the rules, each decimal digit in four bits:
 
@@ -24,14 +24,14 @@ _DIGIT = 4  # bits
 
 
 def joint(wire_format: WireFormat, phase: Phase, to: Phase) -> str:
-    """Return a format's first transition from a phase to another: markers as special tokens, text as Lark strings."""
+    """Return a format's first transition from one phase to another: markers as special tokens, text as Lark strings."""
     pieces = next(way.joint for way in wire_format.exits[phase] if way.to is to)
     texts = wire_format.marker_texts
     return " ".join(literal(piece.decode()) if isinstance(piece, bytes) else texts[piece] for piece in pieces)
 
 
 def section_rules(spec: ToolCallSpec, wire_format: WireFormat) -> Iterable[str]:
-    """Yield the rule ``section`` and those below it; ``arguments_N`` are the arguments of the N-th tool."""
+    """Yield the rule ``section`` and the rules below it; ``arguments_N`` are the arguments of the N-th tool."""
     first = wire_format.call_index(spec.first_index, 0)
     write = _one_call if spec.max_calls == 1 else _calls
     return write(spec, wire_format, first)
@@ -84,7 +84,7 @@ def _calls(spec: ToolCallSpec, wire_format: WireFormat, index: int) -> Iterable[
 
 
 def _section(wire_format: WireFormat) -> tuple[str, str]:
-    """Return what opens the section of calls, and what closes it."""
+    """Return the transitions that open and close the section of calls."""
     before = Phase.RESPONDED if Phase.RESPONDED in wire_format.exits else Phase.TEXT
     return joint(wire_format, before, Phase.SECTION), joint(wire_format, Phase.BETWEEN, Phase.CLOSED)
 
@@ -95,7 +95,7 @@ def _stems(spec: ToolCallSpec, wire_format: WireFormat) -> list[str]:
 
 
 def _next_call(nines: int, last: int | None) -> str:
-    """Return a call with the next index if this index ends in exactly so many nines; a carry takes a second step.
+    """Return a call with the next index, for an index that ends in exactly ``nines`` nines; a carry adds a rule.
 
     No call follows the index ``last``.
     """

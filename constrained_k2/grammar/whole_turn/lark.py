@@ -1,6 +1,6 @@
 """Writes the grammar of a whole turn in LLGuidance's Lark dialect.
 
-Markers are LLGuidance's special-token references: tokens, never text. The rules of the calls are those of
+Markers are LLGuidance's special-token references: tokens, never text. The rules of the calls come from
 :mod:`~constrained_k2.grammar.whole_turn.calls`.
 """
 

@@ -1,4 +1,4 @@
-"""Writes the grammar of a whole turn as a structural tag, xgrammar's JSON for formats.
+"""Writes the grammar of a whole turn as a structural tag, xgrammar's JSON notation for output formats.
 
 Markers have two forms. As token ids (formats ``token`` and ``any_tokens`` of newer xgrammar versions) a marker is a
 token. As text, ordinary tokens that spell a marker match too: for EBNF, and engines without token formats.
@@ -87,7 +87,7 @@ def _sequence(*elements: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lead(ways: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return the part before the rest of a turn as one of several alternatives; optional if one of them is empty."""
+    """Return the alternatives for the beginning of a turn; the beginning is optional if an alternative is empty."""
     some = [parts for parts in ways if parts]
     if not some:
         return []

@@ -1,1 +1,1 @@
-"""Rewrites shapes as JSON Schema that xgrammar's converter enforces exactly."""
+"""Rewrites JSON Schemas so that xgrammar's own JSON Schema converter enforces them exactly."""

@@ -1,4 +1,4 @@
-r"""Writes strings as regexes on their JSON text, in the dialect of xgrammar's JSON Schema converter.
+r"""Writes constraints on strings as regexes on JSON text, in the dialect of xgrammar's schema converter.
 
 xgrammar (0.2.8) reads a ``pattern`` in one of two ways. An ASCII pattern becomes an automaton that has no JSON escapes
 and misreads some patterns (``a-?`` does not match ``a``, overlong UTF-8 passes). A pattern with any other character
@@ -36,22 +36,22 @@ def found(pattern: str) -> str:
 
 
 def sized(shortest: int, longest: int | None) -> str:
-    """Return a regex of the strings of these lengths, in characters."""
+    """Return a regex of the strings with ``shortest`` to ``longest`` characters."""
     if longest is not None:
         return _whole([f"{CHARACTER}{{{shortest},{longest}}}"])
     return _whole([f"{CHARACTER}{{{shortest - 1}}}{_at_least_one(_PLAIN)}" if shortest else f"{CHARACTER}*"])
 
 
 def none_of(words: Iterable[str]) -> str:
-    """Return a regex of the strings other than these."""
+    """Return a regex of all strings except ``words``."""
     return _whole([_other(sorted(set(words)))])
 
 
 def other_keys(names: list[str]) -> str:
-    """Return a regex of the strings that begin with another character than each of these keys, and the empty one.
+    """Return a regex of strings whose first character begins none of the keys ``names``; also of the empty string.
 
-    Other strings would take a state for each character of each key. Each such state costs xgrammar milliseconds and
-    tens of kilobytes on a vocabulary of 160,000 tokens.
+    All other strings would take a state for each character of each key. Each such state costs xgrammar milliseconds and
+    tens of kilobytes on a vocabulary of 160,000 tokens. The empty string is left out if it is one of the keys.
     """
     first = _character_but(sorted({name[:1] for name in names} - {""}))
     plain = first.removeprefix("(?:").removesuffix(f"|{_ESCAPE})")
@@ -60,12 +60,12 @@ def other_keys(names: list[str]) -> str:
 
 
 def one_of(words: Iterable[str]) -> str:
-    """Return a regex of these strings."""
+    """Return a regex of the strings in ``words``."""
     return _whole(["".join(spelling(character, JSON) for character in word) for word in sorted(words)])
 
 
 def is_found(pattern: str, text: str) -> bool:
-    """Return True if a text contains a match, by Python's ``re`` on the same expressions that go into the grammar.
+    """Return True if a text contains a match, by Python's ``re`` on the regexes that the grammar contains.
 
     Slow on hostile patterns: use it only in a process that can be killed.
     """
@@ -102,12 +102,12 @@ def _literal(point: re.Match[str]) -> str:
 
 
 def _at_least_one(plain: str) -> str:
-    """Return one character of the class, or an escape, then any number: two branches, so that either begins a run."""
+    """Return a regex of a character in ``plain`` or an escape, then any text: as two branches, so each begins a run."""
     return f"(?:{plain}{CHARACTER}*|{_ESCAPE}{CHARACTER}*)"
 
 
 def _character_but(excluded: list[str]) -> str:
-    """Return one character other than these; all escapes are one branch if none is excluded."""
+    """Return a regex of one character except ``excluded``; escapes are one branch if none of them is excluded."""
     if any(character < " " or character in '"\\' for character in excluded):
         return character_but("".join(excluded))
     ranges = complement([(ord(character), ord(character)) for character in excluded])

@@ -1,4 +1,4 @@
-"""Rewrites a schema into one that uses only what xgrammar's converter enforces exactly.
+"""Rewrites a JSON Schema with only the keywords that xgrammar's converter enforces exactly.
 
 xgrammar (0.2.8) accepts nearly every schema and silently ignores what it does not know: ``not``, ``if``, ``contains``,
 ``uniqueItems``, siblings of ``$ref``, ``anyOf`` and ``enum``, constraints without a ``type``, lengths beside a pattern.
@@ -44,11 +44,11 @@ _ANYTHING: dict[str, Any] = {
 
 
 class XGrammarWriter:
-    """Writes the schema for xgrammar; what is not enforced exactly is added to the normalizer's notes."""
+    """Writes the schema for xgrammar; adds keywords that are not enforced exactly to the normalizer's notes."""
 
     def __init__(self, normalizer: Normalizer, undeclared_keys: UndeclaredKeys = "allow") -> None:
         self.normalizer = normalizer
-        # Of several demands on a string only one is written, so they cannot contradict each other.
+        # Only one of several demands on a string is written, so demands cannot contradict each other.
         self.productivity = Productivity(normalizer, lambda _: True, lambda *_: True, undeclared_keys)
         self._names: dict[Node, str] = {}
         self._waiting: list[Node] = []
@@ -72,7 +72,7 @@ class XGrammarWriter:
         return start | {"$defs": definitions}
 
     def _writable(self, shapes: Shapes) -> Iterator[Shape]:
-        """Yield the shapes that have values. Witnesses get a key each; else their objects are left out."""
+        """Yield the shapes that have values. Each witness gets a key; objects whose witnesses get none are left out."""
         for shape in shapes:
             wanted = shape.wanted if isinstance(shape, Object) else frozenset()
             ways = [shape]
@@ -101,12 +101,12 @@ class XGrammarWriter:
         return {"$ref": f"#/$defs/{self._names[node]}"}
 
     def _note(self, status: NoteStatus, node: Node, keywords: AbstractSet[str], reason: str) -> None:
-        """Note these keywords as relaxed or narrowed in all subschemas that constrain the same value as ``node``."""
+        """Note ``keywords`` as relaxed or narrowed in all subschemas that constrain the same value as ``node``."""
         for pointer in self.normalizer.occurrences(node, tuple(sorted(keywords))):
             self.normalizer.notes.add(pointer, status, reason)
 
     def string(self, node: Node, shape: String) -> str:
-        """Return a regex for the strings of a shape. xgrammar takes one, so one of several patterns is enforced."""
+        """Return a regex for a shape's strings. xgrammar accepts one regex, so one of several patterns is enforced."""
         patterns = [*sorted(shape.patterns), *patterns_of(shape.formats)]
         longest = math.inf if shape.longest is None else shape.longest
         fitting = [value for value in shape.excluded if shape.shortest <= len(value) <= longest]

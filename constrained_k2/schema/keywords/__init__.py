@@ -1,4 +1,4 @@
-"""The keyword table: for each keyword of JSON Schema what it allows, its negation and its subschemas.
+"""The keyword table: what each JSON Schema keyword allows, what its negation allows, and its subschemas.
 
 Every other key of a schema is an annotation. The rows are in this folder's files, by the JSON type that they constrain;
 ``tests/schema/cases`` has one file of instances for each keyword.
@@ -60,9 +60,9 @@ def typed_shapes(read: Reader) -> Shapes:
 
 
 def lenient(function: Callable[[Reader], Iterable[Shape]], read: Reader, row: Keyword) -> Shapes | None:
-    """Call a row's function for a schema without those of the row's keywords that have an invalid value.
+    """Call a row's function, after removing the row's keywords that have an invalid value from the schema.
 
-    Such a keyword is noted as relaxed. None if the schema has no other keyword of the row.
+    Such a keyword is noted as relaxed. Returns None if no keyword of the row remains.
     """
     while not row.names.keys().isdisjoint(read.schema):
         try:
@@ -81,7 +81,7 @@ def keyword_uses(document: SchemaDocument) -> Iterator[str]:
         pointer = waiting.pop()
         try:
             schema = document.at(pointer)
-        except UnsupportedSchema:  # compiling refuses what is not a schema
+        except UnsupportedSchema:  # a null in place of a schema, which compiling relaxes
             continue
         for keyword in schema if isinstance(schema, dict) else ():
             if keyword not in KEYWORDS or (document.draft == "legacy" and "$ref" in schema and keyword != "$ref"):
@@ -103,7 +103,7 @@ def in_place(document: SchemaDocument, schema: dict[str, Any], pointer: str) -> 
 def keyword_places(
     document: SchemaDocument, synthetic: Mapping[str, tuple[Node, ...]], waiting: list[str], keywords: tuple[str, ...]
 ) -> list[str]:
-    """Pointers of these keywords in subschemas that apply to the same instance; coverage reports notes there.
+    """Pointers of ``keywords`` in subschemas that apply to the same instance; coverage reports notes there.
 
     Args:
         document: The schema.

@@ -1,4 +1,4 @@
-"""Keywords that apply subschemas to the same instance: $ref, allOf, anyOf, oneOf, not, if and others."""
+"""Implements the keywords that apply subschemas to the instance itself, such as $ref, allOf, oneOf, not and if."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,11 +12,11 @@ from constrained_k2.schema.keywords.keyword import Case, CasesOf, Children, Keyw
 from constrained_k2.schema.kinds import possible_kinds
 from constrained_k2.schema.shapes import ANY, EVERYTHING, Declared, Kind, Node, Object, Shapes, negated, without_key
 
-_MAX_BRANCHES = 5  # of an anyOf beside unevaluated*: each subset of them is a case
+_MAX_BRANCHES = 5  # max branches of an anyOf beside unevaluated*: each subset of branches is a case
 
 
 def _under(cases: CasesOf, node: Node) -> list[Case]:
-    """The cases of one subschema, each with the assumption that it holds."""
+    """The cases of one subschema, each with the assumption that the subschema holds."""
     ((pointer, _),) = node
     return [replace(case, node=case.node | node) for case in cases(pointer)]
 
@@ -65,7 +65,7 @@ def _exactly_one(read: Reader) -> Shapes:
 
 
 def _alone(read: Reader, branches: list[Node], kinds: list[frozenset[Kind]], number: int) -> Node:
-    """The node of one branch with the negation of every other one that may hold at the same time."""
+    """The node of one branch, with the negation of every other branch that may hold at the same time."""
     n, node = read.normalizer, branches[number]
     for other, rival in enumerate(branches):
         if other == number or kinds[other].isdisjoint(kinds[number]):
@@ -110,7 +110,7 @@ def _present(*keys: str, declared: Declared = Declared()) -> Shapes:  # noqa: B0
 
 
 def _dependency(keyword: str, children: Children, examples: dict[str, dict[str, Any]] | None = None) -> Keyword:
-    """A row of ``dependentRequired``, ``dependentSchemas`` or ``dependencies``, the older form of both."""
+    """The row of ``dependentRequired``, ``dependentSchemas``, or ``dependencies`` (the older form of both)."""
 
     def holds(read: Reader) -> Shapes:
         n, found = read.normalizer, EVERYTHING

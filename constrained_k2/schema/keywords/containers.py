@@ -1,4 +1,4 @@
-"""Keywords for objects and arrays."""
+"""Implements the keywords for objects and arrays, such as ``properties``, ``items`` and ``contains``."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -66,7 +66,7 @@ def _not_members(read: Reader) -> Iterator[Shape]:
 
 
 def _with_wanted(read: Reader, keyword: str, value: Node, wanted: Wanted) -> Iterator[Object]:
-    """Objects with a witness: a member that has such a key and whose value fails the node ``value``."""
+    """Objects with a witness: a member whose key fits ``wanted`` and whose value fails the node ``value``."""
     if not read.normalizer.wants_members:
         read.note_negation(keyword)
     else:

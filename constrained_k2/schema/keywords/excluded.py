@@ -1,4 +1,4 @@
-"""The negation of ``enum`` and ``const``: all values except the listed ones, as shapes.
+"""Negates ``enum`` and ``const``: describes all values except the listed ones, for each JSON type.
 
 Arrays are split item by item, and objects member by member, as in a trie of the listed values. Each node of the trie
 is an alternative.
@@ -30,11 +30,11 @@ from constrained_k2.schema.shapes import (
     without_key,
 )
 
-_MAX_PARTS = 64  # items and members of the arrays and objects that are excluded
+_MAX_PARTS = 64  # max items and members in the excluded arrays or objects
 
 
 def excluding(read: Reader, keyword: str, values: list[Any]) -> Iterator[Shape]:
-    """All values except these, which a keyword lists."""
+    """All values except ``values``, which a keyword lists."""
     by_kind: dict[Kind, list[Any]] = {}
     for value in values:
         by_kind.setdefault(kind_of(value), []).append(value)
@@ -59,7 +59,7 @@ def excluding(read: Reader, keyword: str, values: list[Any]) -> Iterator[Shape]:
 
 
 class _Excluder:
-    """Makes synthetic nodes: of one value, or of all values except some."""
+    """Makes synthetic nodes: for one value, or for all values except some."""
 
     def __init__(self, read: Reader, keyword: str) -> None:
         self._read, self._keyword = read, keyword
@@ -76,7 +76,7 @@ def _distinct(values: list[Any]) -> dict[Shape, Any]:
 
 
 def _arrays(make: _Excluder, values: list[list[Any]], path: tuple[Node, ...] = ()) -> Iterator[Shape]:
-    """Arrays that begin with the items of ``path`` and differ from ``values``, which begin with them too."""
+    """Arrays that begin with the items of ``path`` and differ from ``values``, which begin with ``path`` too."""
     depth = len(path)
     if all(len(value) > depth for value in values):
         yield Array(path, longest=depth, shortest=depth)
@@ -92,7 +92,7 @@ def _arrays(make: _Excluder, values: list[list[Any]], path: tuple[Node, ...] = (
 
 
 def _objects(make: _Excluder, values: list[dict[str, Any]], path: Object = Object()) -> Iterator[Shape]:  # noqa: B008
-    """Objects that have the members of ``path`` and differ from ``values``, which have them too."""
+    """Objects that have the members of ``path`` and differ from ``values``, which have these members too."""
     known = {name for rules in path.maps for name, _ in rules.named}
     key = min((name for value in values for name in value if name not in known), default=None)
     if not values:

@@ -1,4 +1,4 @@
-"""The type of a row of the keyword table, and the reader of one schema that its functions use."""
+"""Defines the type of the keyword table's rows, and the reader through which rows access a schema."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -42,7 +42,7 @@ class Expander(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads the keywords of one schema. A missing keyword is None or empty; one of the wrong type raises IllFormed."""
+    """Reads the keywords of one schema. A missing keyword is None or empty; a value of the wrong type is IllFormed."""
 
     normalizer: Expander
     schema: dict[str, Any]
@@ -152,14 +152,14 @@ class Reader:
             yield key, value
 
     def in_ecma(self, pattern: str, keyword: str) -> str:
-        """A pattern in ECMA-262's dialect, with a note if it is in another one."""
+        """A pattern rewritten as ECMA-262; noted if it was written in another dialect."""
         known = in_ecma(pattern)
         if known != pattern:
             self.note(keyword, "read_as", f"{pattern[:80]!r} is read as {known[:80]!r}")
         return known
 
     def pattern_problem(self, pattern: str, keyword: str) -> str:
-        """Why the engine cannot match a pattern; empty if it can. Raises IllFormed if it is invalid."""
+        """Why the engine cannot match a pattern, or empty if it can. Raises IllFormed for an invalid pattern."""
         if problem := syntax_problem(pattern):
             raise self.wrong(keyword, f"{pattern[:80]!r} is not a regular expression: {problem}")
         parts = parts_of(pattern) if keyword == "pattern" else PatternParts((pattern,))
@@ -186,7 +186,7 @@ class Case:
 
     node: Node = ANY  # the subschemas that are assumed to hold, or not to hold
     names: frozenset[str] = frozenset()  # keys of evaluated properties
-    patterns: frozenset[str] = frozenset()  # patterns of such keys
+    patterns: frozenset[str] = frozenset()  # patterns of keys of evaluated properties
     prefix: int = 0  # how many items are evaluated, from the first
     contained: Node = ANY  # subschemas of "contains"; items that satisfy one are evaluated
     all_properties: bool = False
@@ -218,10 +218,10 @@ class Keyword:
     """
 
     names: dict[str, Children]  # keyword -> which parts of its value are subschemas
-    bounds: Callable[[Reader], Iterable[Shape]] | None = None  # an instance must be in all that have its type
-    holds: Callable[[Reader], Shapes] | None = None  # a union: all instances must be in it
-    negate: Callable[[Reader], Iterable[Shape]] | None = None  # instances that fail; None: no exact grammar
-    evaluates: Callable[[Reader, CasesOf], Iterable[list[Case]]] | None = None
+    bounds: Callable[[Reader], Iterable[Shape]] | None = None  # an instance must satisfy each shape of its JSON type
+    holds: Callable[[Reader], Shapes] | None = None  # a union that contains all instances
+    negate: Callable[[Reader], Iterable[Shape]] | None = None  # shapes that fail the keyword; None: no exact grammar
+    evaluates: Callable[[Reader, CasesOf], Iterable[list[Case]]] | None = None  # for unevaluated*
     in_place: bool = False  # True if the subschemas apply to the same instance as the keyword
     examples: dict[str, dict[str, Any]] = field(default_factory=dict)  # title, with the keywords to show -> schema
 
@@ -233,7 +233,7 @@ class Keyword:
 def size_keywords(
     noun: str, shape: Callable[..., Shape], fewest: str, most: str, examples: dict[str, dict[str, Any]]
 ) -> tuple[Keyword, Keyword]:
-    """The rows of ``minItems`` and ``maxItems`` (or another noun), which bound two fields of a shape's class."""
+    """The rows of ``minItems`` and ``maxItems`` (or with another noun), which bound a size of a class of shapes."""
     low, high = f"min{noun}", f"max{noun}"
     return (
         Keyword(

@@ -1,4 +1,4 @@
-"""Keywords for values of any JSON type, for numbers (as exact fractions) and for strings."""
+"""Implements type, enum and const, and the keywords for numbers (as exact fractions) and for strings."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -25,7 +25,7 @@ def _kinds(read: Reader) -> list[str]:
 
 
 def type_shapes(read: Reader, *, holds: bool = True) -> Iterator[Shape]:
-    """One shape for each JSON type that ``type`` allows, or excludes unless it ``holds``."""
+    """One shape for each JSON type that ``type`` allows, or that it excludes if ``holds`` is False."""
     try:
         kinds = _kinds(read)
     except IllFormed as error:

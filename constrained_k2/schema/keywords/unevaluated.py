@@ -1,4 +1,4 @@
-"""``unevaluatedProperties`` and ``unevaluatedItems``: what no other keyword evaluates, case by case.
+"""Implements ``unevaluatedProperties`` and ``unevaluatedItems``: one case per combination of valid branches.
 
 A case assumes that some branches (of an ``anyOf``, say) hold, and lists what these evaluate. If more branches hold,
 the case is only stricter than necessary. So only ``else`` and dependencies of absent keys assume that something fails.
@@ -15,7 +15,7 @@ _NAMES = ("unevaluatedProperties", "unevaluatedItems")
 
 
 def with_unevaluated(others: tuple[Keyword, ...]) -> tuple[Keyword, ...]:
-    """The rows of all other keywords, and of the two that apply to what the others do not evaluate."""
+    """The given rows of other keywords, plus the rows of ``unevaluatedProperties`` and ``unevaluatedItems``."""
     rows: list[Keyword] = [*others]
 
     def row(keyword: str, case: Case, example: dict[str, Any]) -> Keyword:
@@ -54,7 +54,7 @@ def _unevaluated(read: Reader, rows: list[Keyword], keyword: str) -> Shapes:
 
 
 def _cases(n: Expander, rows: list[Keyword], schema: Any, pointer: str, depth: int = 0) -> list[Case]:
-    """The cases of a subschema that holds, as the rows of its keywords evaluate."""
+    """The cases of a subschema that holds, as the rows of its keywords yield them."""
     if depth > _MAX_DEPTH:
         raise NotExpressible(f"what counts as evaluated is nested deeper than {_MAX_DEPTH} subschemas")
 

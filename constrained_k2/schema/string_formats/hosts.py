@@ -1,4 +1,4 @@
-"""Host names, IP addresses and mailboxes as patterns: RFC 1123, 5321, 4291, dotted quads of RFC 2673.
+"""Host names, IP addresses and mailboxes as regexes: RFC 1123, 5321, 4291, dotted quads of RFC 2673.
 
 Beyond ASCII, a subset of RFC 5890 to 5893 (IDNA 2008) and of RFC 6531: the letters of scripts in which a character is
 allowed at any position, is composed (NFC) in any order, and is the same in every version of Unicode. Labels are short
@@ -12,7 +12,7 @@ _HEX = "[0-9A-Fa-f]{1,4}"
 
 
 def _ipv6(most: int) -> str:
-    """Addresses with at most this many of the eight groups if ``::`` is used; a dotted quad counts as two."""
+    """Addresses with at most ``most`` of the eight groups if ``::`` is used; a dotted quad counts as two groups."""
     last = f"(?:{_HEX}:{_HEX}|{IPV4_ADDRESS})"
     ways = [f"(?:{_HEX}:){{6}}{last}"]
     for before in range(most + 1):
@@ -27,7 +27,7 @@ def _ipv6(most: int) -> str:
 def _label(first: str = _ALNUM) -> str:
     """An ASCII label of any length, without ``--`` as its third and fourth characters.
 
-    Only A-labels (``xn--``) may have those, and a regular expression cannot tell which A-labels decode.
+    Only A-labels (``xn--``) may have that, and a regular expression cannot tell which A-labels decode.
     """
     return f"{first}(?:{_LDH}?{_ALNUM}|{_LDH}{_ALNUM}{_LDH}*{_ALNUM}|{_LDH}-{_ALNUM}(?:{_LDH}*{_ALNUM})?)?"
 
@@ -107,7 +107,7 @@ def _name(dot: str) -> str:
 
 
 def _lengths(dot: str, first: int, later: int) -> str:
-    """At most four labels, with these lengths for ASCII.
+    """At most four labels. An ASCII label has at most ``first`` characters if it is the first, else ``later``.
 
     As an A-label, any 15 letters below U+0980 need at most 62 octets, and so do any 12 of all letters here.
     """

@@ -1,4 +1,4 @@
-"""Regular expressions of ECMA-262 that are valid with and without the flag ``u``, as patterns.
+"""The format ``regex`` as patterns, which match ECMA-262 expressions that are valid with and without ``u``.
 
 One pattern checks the sequence of tokens (what may be repeated, what a class contains), another one the parentheses.
 """

@@ -1,4 +1,4 @@
-"""RFC 3339 as patterns: calendar dates, real leap seconds, durations of appendix A.
+"""RFC 3339 as regexes: dates that exist, leap seconds (in a date-time only the 27 announced), durations.
 
 The year 0000 is left out: RFC 3339 has it, but ``datetime.date.fromisoformat``, jsonschema and pydantic refuse it.
 """

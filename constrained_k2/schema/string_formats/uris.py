@@ -1,4 +1,4 @@
-"""URIs, IRIs, their references and templates as patterns: RFC 3986, 3987 and 6570, by their grammars."""
+"""URIs, IRIs, references and URI templates as regexes, from the grammars of RFC 3986, 3987 and 6570."""
 
 from constrained_k2.schema.string_formats.hosts import IPV6_ADDRESS
 
@@ -13,7 +13,7 @@ def _ranges(*ranges: tuple[int, int]) -> str:
 
 
 _UCS = _ranges((0xA0, 0xD7FF), (0xF900, 0xFDCF), (0xFDF0, 0xFFEF), *_PLANES, (0xE1000, 0xEFFFD))
-# The same without the directional marks that RFC 3987, section 4.1, forbids.
+# _UCS without the directional marks that RFC 3987, section 4.1, forbids.
 _UNDIRECTED = _ranges(
     (0xA0, 0x200D), (0x2010, 0x2029), (0x202F, 0xD7FF), (0xF900, 0xFDCF), (0xFDF0, 0xFFEF), *_PLANES, (0xE1000, 0xEFFFD)
 )
