@@ -17,7 +17,7 @@ from constrained_k2.evaluation.ab.directory import RunDirectory, Sampling, begin
 from constrained_k2.evaluation.ab.figures import totals
 from constrained_k2.evaluation.ab.loaders import numbered_keys
 from constrained_k2.evaluation.ab.results import score
-from constrained_k2.evaluation.ab.runner import Limits
+from constrained_k2.evaluation.ab.runner import AttemptLimits
 from constrained_k2.evaluation.ab.serving import TEMPERATURE, Sending, Served
 from constrained_k2.evaluation.sample import Sample, key_of
 from constrained_k2.evaluation.server import CONSTRAINED_FLAGS
@@ -42,7 +42,9 @@ def main() -> int:
     source = f"{options.requests} held-out requests of the small model, without additionalProperties"
     directory = begin(options.output, source, numbered_keys(map(opened, held_out_samples(options.requests))), sampling)
     model = build_small_model(options.output / "model")
-    Sending(directory, Limits(), is_shown=sys.stderr.isatty()).serve(model, [Served("server", CONSTRAINED_FLAGS, ARMS)])
+    Sending(directory, AttemptLimits(), is_shown=sys.stderr.isatty()).serve(
+        model, [Served("server", CONSTRAINED_FLAGS, ARMS)]
+    )
     results = score(directory, baseline=ARMS[0].name)
     for name in results.arms:
         counts, undeclared = totals(results.rows(name)), sum(_undeclared(directory, name))

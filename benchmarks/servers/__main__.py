@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from benchmarks.report import table
-from benchmarks.servers.harness import FLOAT32, Ratio, named, paired, running, taking_turns, turned
+from benchmarks.servers.harness import FLOAT32, Ratio, cpu_seconds, named, paired, running, taking_turns, turned
 from benchmarks.servers.new_tools import extended
 from constrained_k2.evaluation.bundled import bundled_bodies
 from constrained_k2.evaluation.server import VllmServer
@@ -73,11 +73,14 @@ class Burst(NamedTuple):
             then the median of a wave, then the mean of the waves. Earlier tokens would include other requests' prefill.
         first_token: Mean time to first token in seconds, by the server's metrics.
         masks: Share of the burst's wall time that this package spent on masks.
+        cpu: CPU seconds of all processes of the server for 1,000 tokens, prompts included. Other load on the machine
+            changes it less than ``step``.
     """
 
     step: float
     first_token: float
     masks: float
+    cpu: float
 
 
 def main() -> None:
@@ -113,7 +116,17 @@ def main() -> None:
             build_small_model(model)
         seeds = [0] * (options.rounds + 1) if options.known_tools else range(options.rounds + 1)
         found = measure(model, directory, seeds=seeds, concurrencies=concurrencies, arms=arms)
-    columns = "", "at a time", "steps/s", "ratio (95 %)", "median (min to max)", "first token, ms", "in masks"
+    columns = (
+        "",
+        "at a time",
+        "steps/s",
+        "ratio (95 %)",
+        "median (min to max)",
+        "first token, ms",
+        "in masks",
+        "CPU s/1,000 tokens",
+        "ratio",
+    )
     rows = [row(arm, many, found[arm.name, many], found[arm.baseline, many]) for many in concurrencies for arm in arms]
     print(f"Interleaved; ratio: to the same requests unconstrained, by rounds\n\n{table(columns, rows)}")
 
@@ -127,8 +140,10 @@ def row(arm: Arm, concurrency: int, bursts: Sequence[Burst], baseline: Sequence[
         ratio = f"{mean:.3f} ({low:.3f} to {high:.3f})"
         spread = f"{ratios[len(ratios) // 2]:.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})"
     steps = statistics.median(1 / burst.step for burst in bursts)
-    first, masks = (statistics.median(found) for found in list(zip(*bursts, strict=True))[1:])
-    return [arm.name, f"{concurrency}", f"{steps:.1f}", ratio, spread, f"{1e3 * first:.1f}", f"{100 * masks:.2f} %"]
+    first, masks, cpu = (statistics.median(found) for found in list(zip(*bursts, strict=True))[1:])
+    times = f"{1e3 * first:.1f}", f"{100 * masks:.2f} %", f"{cpu:.2f}"
+    more = statistics.median(own.cpu / other.cpu for own, other in zip(bursts, baseline, strict=True))
+    return [arm.name, f"{concurrency}", f"{steps:.1f}", ratio, spread, *times, f"{more:.3f}"]
 
 
 def arms_named(parts: Sequence[str]) -> tuple[Arm, ...]:
@@ -187,11 +202,13 @@ def bodies_of(arm: Arm, count: int, seed: int) -> list[dict[str, Any]]:
 def _timed(server: VllmServer, bodies: Sequence[Mapping[str, Any]], concurrency: int) -> Burst:
     """Run a burst on a server that is suspended otherwise."""
     with running(server):
-        return asyncio.run(_ask(server.url, bodies, concurrency))
+        before = cpu_seconds(server)
+        burst = asyncio.run(_ask(server.url, bodies, concurrency))
+        return burst._replace(cpu=1e3 * (cpu_seconds(server) - before) / (len(bodies) * _MAX_TOKENS))
 
 
 async def _ask(url: str, bodies: Sequence[Mapping[str, Any]], concurrency: int) -> Burst:
-    """Send a burst of requests."""
+    """Send a burst of requests; its CPU time is not measured yet."""
     loop = asyncio.get_running_loop()
     async with httpx.AsyncClient(base_url=url, timeout=600) as client:
 
@@ -214,7 +231,7 @@ async def _ask(url: str, bodies: Sequence[Mapping[str, Any]], concurrency: int) 
         raise RuntimeError(f"{len(bodies)} requests wrote {written:.0f} tokens, not {_MAX_TOKENS} each")
     first = "vllm:time_to_first_token_seconds"
     masks = total(grown, "constrained_k2_mask_seconds_total") / seconds
-    return Burst(statistics.mean(steps), total(grown, f"{first}_sum") / total(grown, f"{first}_count"), masks)
+    return Burst(statistics.mean(steps), total(grown, f"{first}_sum") / total(grown, f"{first}_count"), masks, 0.0)
 
 
 def step_time(lines: Sequence[tuple[str, float]]) -> float:

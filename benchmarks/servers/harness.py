@@ -97,6 +97,11 @@ def running(server: VllmServer) -> Iterator[VllmServer]:
         _suspend(server)
 
 
+def cpu_seconds(server: VllmServer) -> float:
+    """Return the CPU time that a server's processes have taken so far."""
+    return sum(sum(process.cpu_times()[:2]) for process in _family(server))
+
+
 def _suspend(server: VllmServer) -> None:
     for process in _family(server):
         process.suspend()

@@ -92,13 +92,13 @@ def run(options: argparse.Namespace) -> int:
 def _send(options: argparse.Namespace) -> "RunDirectory":
     from constrained_k2.evaluation.ab.directory import Sampling, begin
     from constrained_k2.evaluation.ab.loaders import numbered_keys
-    from constrained_k2.evaluation.ab.runner import Limits
+    from constrained_k2.evaluation.ab.runner import AttemptLimits
     from constrained_k2.evaluation.ab.serving import TEMPERATURE, Sending
     from constrained_k2.vocabulary.vocabulary import Vocabulary
 
     if not 0 < options.timeout < math.inf:
         raise InvalidRequest("must be more than 0 and finite", "--timeout")
-    limits = Limits(seconds=options.timeout, concurrency=options.concurrency)
+    limits = AttemptLimits(seconds=options.timeout, concurrency=options.concurrency)
     wire_format = WIRE_FORMATS[options.format]
     _check_servers(options)
     is_served = options.serve is not None

@@ -91,7 +91,7 @@ def _online(options: argparse.Namespace) -> "TurnView":
     import asyncio
 
     from constrained_k2.evaluation.answer import NoAnswer
-    from constrained_k2.evaluation.client import Client, Limits, api_key_in
+    from constrained_k2.evaluation.client import BodyLimits, Client, api_key_in
     from constrained_k2.evaluation.explained import explained
 
     if len(options.sources) != 2:
@@ -104,7 +104,7 @@ def _online(options: argparse.Namespace) -> "TurnView":
     whole = {name: value for name, value in body.items() if name != "stream_options"} | {"stream": False, "n": 1}
 
     async def asked() -> "TurnView":
-        async with Client(url, key, Limits(_ANSWER_BYTES, _ANSWER_SECONDS)) as client:
+        async with Client(url, key, BodyLimits(_ANSWER_BYTES, _ANSWER_SECONDS)) as client:
             model = options.model or body.get("model") or next(iter(await client.models()), "")
             (answer, *_) = await client.chat(whole | {"model": model, "return_token_ids": True})
             return (await explained(client, explainer, model, body, answer)).view

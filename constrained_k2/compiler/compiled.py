@@ -142,7 +142,7 @@ class CompiledToolCalls:
         reason = self.without_grammar.get(name)
         return coverage if reason is None else Coverage(coverage.engine, relaxed=(reason,))
 
-    def known_coverage(self, name: str) -> Coverage:
+    def admission_coverage(self, name: str) -> Coverage:
         """:meth:`coverage`; empty (nothing relaxed) for fast-path schemas, which are not compiled."""
         return _WHOLE if name in self._plain else self.coverage(name)
 

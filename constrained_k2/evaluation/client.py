@@ -24,7 +24,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BodyLimits:
     """The bounds of one answer."""
 
     size: int = 8 << 20  # bytes
@@ -83,7 +83,7 @@ class Client:
         self,
         url: str,
         api_key: str | None = None,
-        limits: Limits = Limits(),
+        limits: BodyLimits = BodyLimits(),
         *,
         concurrency: int = 4,
         location: str = "URL",
@@ -156,7 +156,7 @@ class Client:
         on_event: Callable[[Completion | None], None] = lambda _: None,
         *,
         whole_ok: bool = False,
-        limits: Limits | None = None,
+        limits: BodyLimits | None = None,
     ) -> ChatAnswer:
         """A streamed chat completion of one choice, or with ``whole_ok`` one from a server that ignores ``stream``.
 
@@ -178,7 +178,7 @@ class Client:
 
     @asynccontextmanager
     async def _open(
-        self, path: str, body: dict[str, Any] | None, limits: Limits | None = None
+        self, path: str, body: dict[str, Any] | None, limits: BodyLimits | None = None
     ) -> AsyncIterator[tuple[httpx.Response, AsyncIterator[bytes]]]:
         limits, received = limits or self._limits, 0
 

@@ -7,10 +7,10 @@ from contextlib import suppress
 from prometheus_client.parser import text_string_to_metric_families
 
 from constrained_k2.evaluation.answer import NoAnswer
-from constrained_k2.evaluation.client import Client, Limits
+from constrained_k2.evaluation.client import BodyLimits, Client
 
 PREFIX = "constrained_k2_"  # prefix of this package's metrics
-_LIMITS = Limits(seconds=10)
+_LIMITS = BodyLimits(seconds=10)
 Counters = dict[str, float]  # metric with its labels, as ``name{label="value"}`` -> value
 
 

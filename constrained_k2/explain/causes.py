@@ -8,7 +8,7 @@ from constrained_k2.compiler.compiled import CompiledToolCalls
 from constrained_k2.explain import keywords
 from constrained_k2.explain.replay import Recording
 from constrained_k2.request.spec import ANY_OBJECT, Tool, ToolCallSpec
-from constrained_k2.turn.automaton import Automaton, State
+from constrained_k2.turn.automaton import Automaton, TurnState
 from constrained_k2.turn.joints import Joints
 from constrained_k2.turn.phases import Phase, turn_table
 
@@ -22,7 +22,7 @@ class Causes:
         self._compiled = compiled
         self._format = compiled.vocabulary.format
 
-    def cause(self, state: State, symbol: int) -> tuple[str, str]:
+    def cause(self, state: TurnState, symbol: int) -> tuple[str, str]:
         """The cause that forbids a byte or a marker's id in a state, and the called function if its name is complete.
 
         A condition of the request is the cause if the symbol is legal without it; otherwise it is the format.

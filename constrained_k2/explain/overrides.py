@@ -13,10 +13,10 @@ from constrained_k2.explain.limits import DEFAULT_LIMITS, Budget, Exhausted, Exp
 from constrained_k2.explain.position import Path
 from constrained_k2.explain.replay import Recorder, Replay, recorder_of, with_recorder
 from constrained_k2.explain.subject import END, Subject
-from constrained_k2.explain.view import Place
+from constrained_k2.explain.view import Site
 from constrained_k2.request.spec import ANY_OBJECT
 from constrained_k2.schema.document import escape
-from constrained_k2.turn.automaton import Automaton, State
+from constrained_k2.turn.automaton import Automaton, TurnState
 from constrained_k2.turn.phases import Phase
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -32,7 +32,7 @@ def find_places(  # noqa: PLR0913 - what was written, and what was asked for
     *,
     in_reasoning: bool = False,
     limits: ExplainLimits = DEFAULT_LIMITS,
-) -> dict[int, Place]:
+) -> dict[int, Site]:
     """The path and cause of each forbidden token of a turn, up to the limits, by the number of tokens before it.
 
     Args:
@@ -67,19 +67,19 @@ class _Explainer:
         self._matcher: ArgumentMatcher | None = None
         self._fed = 0
 
-    def places(self, token_ids: list[int], wanted: dict[int, int]) -> dict[int, Place]:
+    def places(self, token_ids: list[int], wanted: dict[int, int]) -> dict[int, Site]:
         """The path and cause of each forbidden token, by its index in the turn."""
-        last, found = max(wanted), dict[int, Place]()
-        state: State | None = None
+        last, found = max(wanted), dict[int, Site]()
+        state: TurnState | None = None
         for position, state in enumerate(self._replay.states(token_ids[: last + 1])):
             if position in wanted:
                 found[position] = self._place(state, self._replay.symbols_of(wanted[position]))
             elif position & 0xFF == 0xFF and self._budget.is_spent:
                 break
         phase = Phase.DONE if state is None else state.phase
-        return {position: found.get(position) or Place(_name(phase), "", None, ()) for position in wanted}
+        return {position: found.get(position) or Site(_name(phase), "", None, ()) for position in wanted}
 
-    def _place(self, state: State, symbols: tuple[int, ...]) -> Place:
+    def _place(self, state: TurnState, symbols: tuple[int, ...]) -> Site:
         recorder = recorder_of(state)
         self._budget.begin_override()
         if recorder is not None and self._is_out_of_place(recorder, symbols[0]):
@@ -119,7 +119,7 @@ class _Explainer:
             return byte == ord("{")
         return position.may_follow(byte)
 
-    def _explained(self, state: State, recorder: Recorder | None, symbols: tuple[int, ...]) -> Place:
+    def _explained(self, state: TurnState, recorder: Recorder | None, symbols: tuple[int, ...]) -> Site:
         self._budget.check()
         if recorder is not None and recorder.is_beyond(self._limits.text_bytes):
             raise Exhausted
@@ -135,11 +135,11 @@ class _Explainer:
         recorder = recorder_of(ahead)
         if recorder is None:
             cause, tool = self._causes.cause(ahead, symbols[count])
-            return Place(_name(state.phase), tool, None, (cause,))
+            return Site(_name(state.phase), tool, None, (cause,))
         path, causes = self._in_text(ahead, recorder, symbols[count:])
         return _located(state, recorder, path, causes)
 
-    def _count_legal(self, state: State, recorder: Recorder | None, symbols: tuple[int, ...]) -> int:
+    def _count_legal(self, state: TurnState, recorder: Recorder | None, symbols: tuple[int, ...]) -> int:
         """The number of legal symbols before the first forbidden one."""
         matcher = None if recorder is None else self._matcher_after(recorder)
         if matcher is not None:
@@ -172,7 +172,7 @@ class _Explainer:
             raise Exhausted
         return self._matcher
 
-    def _cause_of_legal(self, state: State, symbols: tuple[int, ...]) -> str:
+    def _cause_of_legal(self, state: TurnState, symbols: tuple[int, ...]) -> str:
         """The cause that forbids a token although its text is legal."""
         if self._compiled.spec.repeated_calls == "forbid":
             ends_call = symbols[0] == self._compiled.vocabulary.format.call_end
@@ -186,7 +186,7 @@ class _Explainer:
         return keywords.THINKING_BUDGET if state.phase is Phase.REASONING else keywords.TOKEN_LIMITS
 
     def _in_text(
-        self, state: State, recorder: Recorder, symbols: tuple[int, ...]
+        self, state: TurnState, recorder: Recorder, symbols: tuple[int, ...]
     ) -> tuple[Path | None, tuple[str, ...]]:
         """The path to the value that the first symbol belongs to, and the causes that forbid the symbol."""
         symbol, position = symbols[0], recorder.position
@@ -249,9 +249,9 @@ class _Explainer:
         return (keywords.END_OF_TURN if symbol in markers.stop_ids else keywords.MARKER,)
 
 
-def _located(state: State, recorder: Recorder | None, path: Path | None, causes: tuple[str, ...]) -> Place:
+def _located(state: TurnState, recorder: Recorder | None, path: Path | None, causes: tuple[str, ...]) -> Site:
     pointer = None if path is None else "".join(f"/{escape(str(part))}" for part in path)
-    return Place(_name(state.phase), "" if recorder is None else recorder.name, pointer, causes)
+    return Site(_name(state.phase), "" if recorder is None else recorder.name, pointer, causes)
 
 
 def _rest_of_key(symbols: tuple[int, ...]) -> tuple[int, ...]:

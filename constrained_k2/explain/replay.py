@@ -10,7 +10,7 @@ from constrained_k2.compiler.compiled import CompiledToolCalls
 from constrained_k2.explain.position import PathCursor
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.request.spec import ToolCallSpec
-from constrained_k2.turn.automaton import Automaton, State
+from constrained_k2.turn.automaton import Automaton, TurnState
 from constrained_k2.turn.phases import Phase, TurnTable
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -113,7 +113,7 @@ class Replay:
             return tuple(raw)
         return (self._bytes.special_tokens.get(self._vocabulary.special_text(token_id) or "", NO_SYMBOL),)
 
-    def states(self, token_ids: list[int]) -> Iterator[State]:
+    def states(self, token_ids: list[int]) -> Iterator[TurnState]:
         """Yield the state before each token; stops early at a token that is not allowed.
 
         A recorder in a state grows as the iterator advances.
@@ -134,12 +134,12 @@ class Replay:
                 state = after
 
 
-def recorder_of(state: State) -> Recorder | None:
+def recorder_of(state: TurnState) -> Recorder | None:
     """The recorder of a replayed state."""
     return state.arguments if isinstance(state.arguments, Recorder) else None
 
 
-def with_recorder(state: State, recorder: Recorder) -> State:
+def with_recorder(state: TurnState, recorder: Recorder) -> TurnState:
     """A replayed state with another recorder."""
     arguments: Any = recorder
     return state._replace(arguments=arguments)

@@ -16,7 +16,7 @@ from constrained_k2.compiler.compiled import CompiledToolCalls
 from constrained_k2.compiler.compiler import Compiler
 from constrained_k2.explain.limits import DEFAULT_LIMITS, ExplainLimits
 from constrained_k2.explain.overrides import find_places
-from constrained_k2.explain.view import Alternative, Place, Token, TurnView, WantedToken
+from constrained_k2.explain.view import Alternative, Site, Token, TurnView, WantedToken
 from constrained_k2.parsing import parse_completion
 from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.turn.intent import Intent
@@ -115,7 +115,7 @@ class TurnExplainer:
         first = sorted(likeliest.items(), key=lambda item: -item[1])[:_ALTERNATIVES]
         return [Alternative(self.vocabulary.decode([token]), _probability(value)) for token, value in first]
 
-    def _shown(self, position: int, place: Place, wanted: "_Wanted", written: int) -> WantedToken:
+    def _shown(self, position: int, place: Site, wanted: "_Wanted", written: int) -> WantedToken:
         text = self.vocabulary.decode([wanted.token])
         if wanted.token == written:
             return WantedToken(position, *place, text, None, None, None)

@@ -9,7 +9,7 @@ import msgspec
 MAX_SHOWN = 60  # characters of a text in a table
 
 
-class Place(NamedTuple):
+class Site(NamedTuple):
     """The phase, function and path at which a token is forbidden, with the reasons."""
 
     phase: str  # of the turn, a name of :class:`constrained_k2.turn.phases.Phase` in lower case
@@ -25,7 +25,7 @@ class Place(NamedTuple):
 class WantedToken(msgspec.Struct, frozen=True):
     """A token that the mask forbade: the likeliest (overridden), or one that sampling might have chosen (contested).
 
-    The fields from ``phase`` to ``keywords`` are its :class:`Place`. ``written`` and the probabilities (temperature 1,
+    The fields from ``phase`` to ``keywords`` are its :class:`Site`. ``written`` and the probabilities (temperature 1,
     before the mask) are None if the turn itself contains the forbidden token. ``forbidden`` is the probability of all
     forbidden tokens among those that the server gave.
     """

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
 from constrained_k2.errors import FormatMismatch, InvalidRequest
-from constrained_k2.formats.phases import Exit, Phase
+from constrained_k2.formats.phases import Phase, Transition
 
 ABSENT = -1
 """Id of a marker that a vocabulary does not have. No token has this id."""
@@ -27,7 +27,7 @@ class WireFormat:
     optional_markers: frozenset[str] = field(repr=False, compare=False)  # a vocabulary may lack these
     special_texts: frozenset[str] = field(repr=False, compare=False)  # every special token that has a name
     special_pattern: re.Pattern[str] = field(repr=False, compare=False)  # no name may contain it, in any format
-    exits: Mapping[Phase, tuple[Exit, ...]] = field(repr=False, compare=False)  # the transitions from each phase
+    exits: Mapping[Phase, tuple[Transition, ...]] = field(repr=False, compare=False)  # the transitions from each phase
     reasoning_opening: tuple[str | bytes, ...] = field(repr=False, compare=False)  # ends prompts that begin reasoning
     text_opening: tuple[str | bytes, ...] = field(default=(), repr=False, compare=False)  # ends prompts that begin text
     call_id_prefix: str = field(repr=False, compare=False)  # begins call ids in the API; name and ``:INDEX`` follow

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 
 from constrained_k2.formats.base import WireFormat
-from constrained_k2.formats.phases import Exit, Need, Phase
+from constrained_k2.formats.phases import Need, Phase, Transition
 
 BOS, EOS, EOT, UNK, PAD = "[BOS]", "[EOS]", "[EOT]", "[UNK]", "[PAD]"
 TURN_END, MIDDLE = "<|im_end|>", "<|im_middle|>"
@@ -86,23 +86,29 @@ def reserved_text(token_id: int | str) -> str:
 
 ToolCallFormat = WireFormat
 
-_CALLS = Exit(("section_begin",), Phase.SECTION, Need.CALL)
+_CALLS = Transition(("section_begin",), Phase.SECTION, Need.CALL)
 
 
-def _stops(needs: Need = Need.NOTHING) -> tuple[Exit, Exit]:
-    return Exit(("turn_end",), Phase.DONE, needs), Exit(("text_end",), Phase.DONE, needs)
+def _stops(needs: Need = Need.NOTHING) -> tuple[Transition, Transition]:
+    return Transition(("turn_end",), Phase.DONE, needs), Transition(("text_end",), Phase.DONE, needs)
 
 
-EXITS: Mapping[Phase, tuple[Exit, ...]] = {
-    Phase.START: (Exit(("think_begin",), Phase.REASONING, Need.REASONING), _CALLS, *_stops(Need.FREE)),
-    Phase.REASONING: (Exit(("think_end",), Phase.TEXT), _CALLS),
+EXITS: Mapping[Phase, tuple[Transition, ...]] = {
+    Phase.START: (Transition(("think_begin",), Phase.REASONING, Need.REASONING), _CALLS, *_stops(Need.FREE)),
+    Phase.REASONING: (Transition(("think_end",), Phase.TEXT), _CALLS),
     Phase.TEXT: (_CALLS, *_stops(Need.FREE)),
     Phase.ANSWER: _stops(Need.FORM),
-    Phase.SECTION: (Exit(("call_begin",), Phase.CALL_ID),),
-    Phase.CALL_ID: (Exit(("argument_begin",), Phase.ARGUMENTS), Exit(("section_end",), Phase.CLOSED, Need.DECLINING)),
-    Phase.ARGUMENTS: (Exit(("call_end",), Phase.BETWEEN),),
-    Phase.BETWEEN: (Exit(("section_end",), Phase.CLOSED), Exit(("call_begin",), Phase.CALL_ID, Need.SEVERAL_CALLS)),
-    Phase.REPEATED: (Exit(("section_end",), Phase.CLOSED),),
+    Phase.SECTION: (Transition(("call_begin",), Phase.CALL_ID),),
+    Phase.CALL_ID: (
+        Transition(("argument_begin",), Phase.ARGUMENTS),
+        Transition(("section_end",), Phase.CLOSED, Need.DECLINING),
+    ),
+    Phase.ARGUMENTS: (Transition(("call_end",), Phase.BETWEEN),),
+    Phase.BETWEEN: (
+        Transition(("section_end",), Phase.CLOSED),
+        Transition(("call_begin",), Phase.CALL_ID, Need.SEVERAL_CALLS),
+    ),
+    Phase.REPEATED: (Transition(("section_end",), Phase.CLOSED),),
     Phase.CLOSED: _stops(),
 }
 """The transitions from each phase. Every transition is one marker."""

@@ -29,7 +29,7 @@ from constrained_k2.formats.kimi_k2 import (
     PAD,
     UNK,
 )
-from constrained_k2.formats.phases import Exit, Need, Phase
+from constrained_k2.formats.phases import Need, Phase, Transition
 
 OPEN, CLOSE, SEPARATOR, MESSAGE_END = "<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"
 
@@ -89,22 +89,28 @@ def _closing(tag: str) -> tuple[str | bytes, ...]:
 
 _END = (*_closing(MESSAGE), "turn_end")
 _TEXT = (
-    Exit(_closing(RESPONSE), Phase.RESPONDED, Need.PLAIN),
-    Exit((*_closing(RESPONSE), *_opening(TOOLS)), Phase.SECTION, Need.FORM | Need.CALL),
+    Transition(_closing(RESPONSE), Phase.RESPONDED, Need.PLAIN),
+    Transition((*_closing(RESPONSE), *_opening(TOOLS)), Phase.SECTION, Need.FORM | Need.CALL),
 )
 
-EXITS: Mapping[Phase, tuple[Exit, ...]] = {
+EXITS: Mapping[Phase, tuple[Transition, ...]] = {
     Phase.START: _TEXT,
-    Phase.REASONING: (Exit((*_closing(THINK), *_opening(RESPONSE)), Phase.TEXT),),
+    Phase.REASONING: (Transition((*_closing(THINK), *_opening(RESPONSE)), Phase.TEXT),),
     Phase.TEXT: _TEXT,
-    Phase.ANSWER: (Exit((*_closing(RESPONSE), *_END), Phase.DONE, Need.FORM),),
-    Phase.RESPONDED: (Exit(_opening(TOOLS), Phase.SECTION, Need.CALL), Exit(_END, Phase.DONE, Need.FREE)),
-    Phase.SECTION: (Exit(("call_begin",), Phase.CALL_ID),),
-    Phase.CALL_ID: (Exit(("argument_begin",), Phase.ARGUMENTS), Exit(_closing(TOOLS), Phase.CLOSED, Need.DECLINING)),
-    Phase.ARGUMENTS: (Exit(_closing(CALL), Phase.BETWEEN),),
-    Phase.BETWEEN: (Exit(_closing(TOOLS), Phase.CLOSED), Exit(("call_begin",), Phase.CALL_ID, Need.SEVERAL_CALLS)),
-    Phase.REPEATED: (Exit(_closing(TOOLS), Phase.CLOSED),),
-    Phase.CLOSED: (Exit(_END, Phase.DONE),),
+    Phase.ANSWER: (Transition((*_closing(RESPONSE), *_END), Phase.DONE, Need.FORM),),
+    Phase.RESPONDED: (Transition(_opening(TOOLS), Phase.SECTION, Need.CALL), Transition(_END, Phase.DONE, Need.FREE)),
+    Phase.SECTION: (Transition(("call_begin",), Phase.CALL_ID),),
+    Phase.CALL_ID: (
+        Transition(("argument_begin",), Phase.ARGUMENTS),
+        Transition(_closing(TOOLS), Phase.CLOSED, Need.DECLINING),
+    ),
+    Phase.ARGUMENTS: (Transition(_closing(CALL), Phase.BETWEEN),),
+    Phase.BETWEEN: (
+        Transition(_closing(TOOLS), Phase.CLOSED),
+        Transition(("call_begin",), Phase.CALL_ID, Need.SEVERAL_CALLS),
+    ),
+    Phase.REPEATED: (Transition(_closing(TOOLS), Phase.CLOSED),),
+    Phase.CLOSED: (Transition(_END, Phase.DONE),),
 }
 """The transitions from each phase. The response is always written, even if it is empty: calls follow its end."""
 

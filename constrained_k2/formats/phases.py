@@ -36,7 +36,7 @@ class Need(IntFlag):
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class Transition:
     """A transition from a phase: its marker sequence (``joint``), and the phase after it.
 
     The sequence consists of markers, by their fields of :class:`constrained_k2.formats.base.WireFormat` (``str``), and

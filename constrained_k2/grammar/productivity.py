@@ -13,6 +13,7 @@ from constrained_k2.schema.shapes import (
     ANY,
     Array,
     Boolean,
+    ListedValue,
     Node,
     Null,
     Number,
@@ -20,8 +21,7 @@ from constrained_k2.schema.shapes import (
     Shape,
     Shapes,
     String,
-    Value,
-    Wanted,
+    Witness,
     constants,
 )
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys, requires_undeclared, with_declared_keys
@@ -30,7 +30,7 @@ _CONTAINERS = (Array, Object)
 _MAX_TOGETHER = 2  # max witnesses that one member serves as at once, not counting those that its key alone decides
 MAX_COMBINED_PATTERNS = 4  # max key patterns of an object whose combinations are tried, since a key may match several
 MAX_LISTED_KEYS = 64  # max declared and pattern-listed keys together, for the listed keys to count as declared
-_Demand = tuple[Wanted, Wanted]
+_Demand = tuple[Witness, Witness]
 """A witness, and the conditions that remain once the key of a member is known."""
 
 
@@ -40,7 +40,7 @@ class MemberWay:
 
     node: Node  # node of its value
     names: Node  # node of its key, if that is undeclared
-    satisfied: frozenset[Wanted] = frozenset()  # the witnesses that the member serves as
+    satisfied: frozenset[Witness] = frozenset()  # the witnesses that the member serves as
 
 
 @dataclass
@@ -145,7 +145,7 @@ class Productivity:
         if isinstance(shape, Array):
             yield from shape.prefix
             yield shape.rest
-            yield from (wish | node for wish, _, _ in shape.wishes for node in (*shape.prefix, shape.rest))
+            yield from (wish | node for wish, _, _ in shape.contains_clauses for node in (*shape.prefix, shape.rest))
         elif isinstance(shape, Object):
             for name in self.named_keys(shape):
                 yield from (way.node for way in self.named_ways(shape, name))
@@ -156,7 +156,7 @@ class Productivity:
         """Return True if some value satisfies a shape, given the productive nodes found so far."""
         if isinstance(shape, Array):
             needed = (*shape.prefix, shape.rest)[: shape.shortest]
-            if not all(self._has_room(shape, *wish) for wish in shape.wishes):
+            if not all(self._has_room(shape, *wish) for wish in shape.contains_clauses):
                 return False
             values = self.values(shape.rest) if shape.unique and shape.shortest > 1 else None
             if values is not None and len(shape.prefix) + len(values) < shape.shortest:
@@ -182,7 +182,7 @@ class Productivity:
         """
         if not shape.wanted:
             return "written"
-        certain, choices = set[Wanted](), set[Wanted]()
+        certain, choices = set[Witness](), set[Witness]()
         for found, node in self.extra_nodes(shape):
             for way in self.extra_ways(shape, found, node):
                 if self.is_productive(way.node) and self._has_extra_key(replace(shape, names=way.names), found):
@@ -261,7 +261,7 @@ class Productivity:
         names = () if shape.names == ANY else self.normalizer.shapes(shape.names)
         if shape.wanted or not (patterns or names):
             return []
-        found = {name.value for name in names if isinstance(name, Value) and name.value_kind == "string"}
+        found = {name.value for name in names if isinstance(name, ListedValue) and name.value_kind == "string"}
         if len(strings := [name for name in names if isinstance(name, String)]) == 1:
             patterns += strings[0].patterns
         for pattern in patterns:
@@ -294,7 +294,7 @@ class Productivity:
         """Return all values of a node; None if there are infinitely many, or many numbers or matches of a pattern."""
         values: list[Any] = []
         for shape in self.normalizer.shapes(node):
-            found = constants(shape) if isinstance(shape, Value | Null | Boolean) else _few_values(shape)
+            found = constants(shape) if isinstance(shape, ListedValue | Null | Boolean) else _few_values(shape)
             if found is None:
                 return None
             values += found
@@ -313,7 +313,7 @@ def _satisfied_under(shape: Object, found: tuple[str, ...]) -> list[_Demand]:
     return [(one, one) for one in sorted(fitting, key=lambda one: one.order)]
 
 
-def _is_free(demand: Wanted) -> bool:
+def _is_free(demand: Witness) -> bool:
     """True if no condition remains."""
     return demand.value == ANY and demand.names == ANY
 

@@ -24,7 +24,7 @@ from constrained_k2.grammar.plan.nodes import (
     StringPlan,
     kind_of_alternative,
 )
-from constrained_k2.schema.shapes import Shape, String, Value
+from constrained_k2.schema.shapes import ListedValue, Shape, String
 from constrained_k2.schema.string_formats import patterns_of
 
 _quoted = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps makes an encoder for each call with options
@@ -133,7 +133,7 @@ def _by_kind(alternatives: Iterable[Alternative]) -> tuple[list[Shape], list[Alt
             objects.append(one)
         elif kind == "array":
             arrays.append(one)
-        elif kind == "string" and isinstance(one, Value):
+        elif kind == "string" and isinstance(one, ListedValue):
             strings.append(one)
     return strings, objects, arrays
 
@@ -145,7 +145,7 @@ def _node(planned: PlanNode) -> NodeModel:
     for shape in strings:
         for pattern in patterns_of(shape.formats) if isinstance(shape, String) and shape.formats else ():
             of_format(pattern)  # fills the cache while compiling: the first call takes 20 ms
-    is_free, is_listed = _ANY_STRING[0] in strings, all(isinstance(shape, Value) for shape in strings)
+    is_free, is_listed = _ANY_STRING[0] in strings, all(isinstance(shape, ListedValue) for shape in strings)
     return NodeModel(
         _object(objects[0]) if len(objects) == 1 else None,
         _array(arrays[0]) if len(arrays) == 1 else None,

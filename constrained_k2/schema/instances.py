@@ -9,12 +9,12 @@ from constrained_k2.schema.shapes import (
     ANY,
     Array,
     Boolean,
+    ListedValue,
     Number,
     Object,
     Shape,
     String,
-    Value,
-    Wanted,
+    Witness,
     kind_of,
     value_of,
 )
@@ -24,7 +24,7 @@ from constrained_k2.schema.string_formats import patterns_of
 def is_instance(nodes: Expander, shape: Shape, value: Any) -> bool:
     """True if the value is an instance of the shape."""
     match shape:
-        case Value():
+        case ListedValue():
             return shape == value_of(value)
         case _ if kind_of(value) != shape.kind:
             return False
@@ -66,7 +66,7 @@ def _is_array(nodes: Expander, shape: Array, value: list[Any]) -> bool:
         node = shape.prefix[position] if position < len(shape.prefix) else shape.rest
         if not nodes.is_instance(node, item):
             return False
-    for node, fewest, most in shape.wishes:
+    for node, fewest, most in shape.contains_clauses:
         if not _fits(sum(nodes.is_instance(node, item) for item in value), fewest, most):
             return False
     return not shape.unique or len({value_of(item) for item in value}) == len(value)
@@ -84,7 +84,7 @@ def _is_object(nodes: Expander, shape: Object, value: dict[str, Any]) -> bool:
     )
 
 
-def is_key_of(nodes: Expander, wanted: Wanted, key: str) -> bool:
+def is_key_of(nodes: Expander, wanted: Witness, key: str) -> bool:
     """True if a member with this key may be the witness."""
     return (
         key not in wanted.excluded

@@ -45,9 +45,9 @@ def write_some(document: SchemaDocument, matches: Callable[[str, str], bool], wr
             raise _refusal(error, exact) from None
         with suppress(NoInstancesError, SchemaTooCostly):
             return write(Normalizer(document, matches, relaxes_negations=True))
-        return _write_relaxed(Normalizer(document, matches, relaxes_negations=True, wants_members=False), write)
+        return _write_relaxed(Normalizer(document, matches, relaxes_negations=True, exact_witnesses=False), write)
     if exact.notes.relaxed_for_cost and exact.met_wanting:
-        cheap = Normalizer(document, matches, wants_members=False)
+        cheap = Normalizer(document, matches, exact_witnesses=False)
         cheap.notes.max_meetings //= _CHEAPER
         with suppress(UnsupportedSchema, SchemaTooCostly):
             less = write(cheap)
@@ -67,14 +67,16 @@ def _write_cheaply(
     """
     try:
         if problem is None:
-            return write(Normalizer(document, matches, wants_members=False))
+            return write(Normalizer(document, matches, exact_witnesses=False))
     except NoInstancesError:
-        return _write_relaxed(Normalizer(document, matches, relaxes_negations=True, wants_members=False), write)
+        return _write_relaxed(Normalizer(document, matches, relaxes_negations=True, exact_witnesses=False), write)
     except SchemaTooCostly as error:
         problem = error
     for left_out in _LEFT_OUT:
         with suppress(SchemaTooCostly, NoInstancesError):
-            return write(Normalizer(document, matches, relaxes_negations=True, wants_members=False, left_out=left_out))
+            return write(
+                Normalizer(document, matches, relaxes_negations=True, exact_witnesses=False, left_out=left_out)
+            )
     assert problem is not None
     raise problem
 

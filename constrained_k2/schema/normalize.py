@@ -21,13 +21,13 @@ from constrained_k2.schema.shapes import (
     EVERYTHING,
     NEVER,
     Kind,
+    ListedValue,
     Node,
     Null,
     Object,
     SchemaLiteral,
     Shape,
     Shapes,
-    Value,
     kind_of_shape,
     meet,
 )
@@ -53,7 +53,7 @@ class Normalizer:
         document: The schema.
         matches: Returns True if a text contains a match of a pattern; must be safe on hostile patterns.
         relaxes_negations: True to relax negations that have no exact grammar; else they are narrowed.
-        wants_members: True to negate key maps exactly, by witnesses, which may cost too much; else not exactly.
+        exact_witnesses: True to negate key maps exactly, by witnesses, which may cost too much; else not exactly.
         left_out: Keywords to relax because their alternatives cost too much. If there are any, ``oneOf`` is read as
             ``anyOf``.
     """
@@ -64,14 +64,14 @@ class Normalizer:
         matches: Callable[[str, str], bool],
         *,
         relaxes_negations: bool = False,
-        wants_members: bool = True,
+        exact_witnesses: bool = True,
         left_out: frozenset[str] = frozenset(),
     ) -> None:
         self.document = document
         self.matches = matches
         self.notes = Notes(document)
         self.relaxes_negations = relaxes_negations
-        self.wants_members, self.left_out = wants_members, left_out
+        self.exact_witnesses, self.left_out = exact_witnesses, left_out
         self._narrowed: set[Node | SchemaLiteral] = set()  # nodes and subschemas whose shapes lack instances
         self._nodes: dict[Node, Shapes] = {NEVER: ()}
         self._parts: dict[Node, Shapes] = {}  # parts of nodes, by JSON type or as unique items: at most seven per node
@@ -182,9 +182,9 @@ class Normalizer:
         is_wanting = bool(getattr(one, "wanted", ()) or getattr(other, "wanted", ()))
         self.met_wanting = self.met_wanting or is_wanting
         self.notes.spend(is_wanting * _WANTING or 1)
-        if isinstance(one, Value):
+        if isinstance(one, ListedValue):
             return one if is_instance(self, other, one.value) else None
-        if isinstance(other, Value):
+        if isinstance(other, ListedValue):
             return other if is_instance(self, one, other.value) else None
         shape = meet(one, other)
         if not isinstance(shape, Object) or not (shape.required or shape.wanted):

@@ -80,7 +80,7 @@ class Array:
     kind: Kind = "array"
 
     @property
-    def wishes(self) -> list[tuple[Node, int, int | None]]:
+    def contains_clauses(self) -> list[tuple[Node, int, int | None]]:
         """The ``contains`` clauses, in the same order in every process: notes depend on what is expanded first."""
         return sorted(self.contains, key=lambda wish: (sorted(wish[0]), wish[1], -1 if wish[2] is None else wish[2]))
 
@@ -111,7 +111,7 @@ class Declared:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Witness:
     """A witness: a member that a negation (of ``additionalProperties``, say) demands, by its key and its value."""
 
     value: Node = ANY
@@ -136,7 +136,7 @@ class Object:
     fewest: int = 0
     most: int | None = None
     names: Node = ANY
-    wanted: frozenset[Wanted] = frozenset()
+    wanted: frozenset[Witness] = frozenset()
     declared: Declared = Declared()
     kind: Kind = "object"
     found: dict[str, Node] = field(default_factory=dict, init=False, repr=False, compare=False)  # cache of value_node
@@ -148,7 +148,7 @@ class Object:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class ListedValue:
     """One value, as compact JSON."""
 
     text: str
@@ -170,15 +170,15 @@ _KIND_BY_START: dict[str, Kind] = {
 }  # fmt: skip
 _in_order = json.JSONEncoder(sort_keys=True).encode  # json.dumps makes an encoder for each call with options
 
-Shape = Null | Boolean | Number | String | Array | Object | Value
+Shape = Null | Boolean | Number | String | Array | Object | ListedValue
 Shapes = tuple[Shape, ...]
 """A union of shapes; empty if no value is left."""
 EVERYTHING: Shapes = (Null(), Boolean(), Number(), String(), Array(), Object())
 
 
-def value_of(value: Any) -> Value:
+def value_of(value: Any) -> ListedValue:
     """The shape of one value; equal values (``1`` and ``1.0``, keys in another order) have equal shapes."""
-    return Value(_in_order(_canonical(value)))
+    return ListedValue(_in_order(_canonical(value)))
 
 
 def _canonical(value: Any) -> Any:
@@ -203,12 +203,12 @@ def kind_of(value: Any) -> Kind:
 
 def kind_of_shape(shape: Shape) -> Kind:
     """The JSON type of a shape's instances."""
-    return shape.value_kind if isinstance(shape, Value) else shape.kind
+    return shape.value_kind if isinstance(shape, ListedValue) else shape.kind
 
 
-def constants(shape: Value | Null | Boolean) -> list[Any]:
+def constants(shape: ListedValue | Null | Boolean) -> list[Any]:
     """Return the values of a shape that has finitely many."""
-    if isinstance(shape, Value):
+    if isinstance(shape, ListedValue):
         return [shape.value]
     return [None] if isinstance(shape, Null) else sorted(shape.values)
 
@@ -235,7 +235,7 @@ def with_value(key: str, node: Node) -> Object:
 
 
 def meet(one: Shape, other: Shape) -> Shape | None:
-    """The intersection of two shapes of one kind, neither a :class:`Value`; None if it is known to be empty."""
+    """The intersection of two shapes of one kind, neither a :class:`ListedValue`; None if it is known to be empty."""
     match one, other:  # the most frequent first
         case Object(), Object():
             most = _tighter(one.most, other.most)

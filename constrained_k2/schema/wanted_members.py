@@ -1,6 +1,6 @@
 """Chooses the key of a member that a negation (``not``) demands, in objects that allow only declared keys.
 
-Such a member is a witness (:class:`~constrained_k2.schema.shapes.Wanted`). ``{"not": {"additionalProperties": A}}``
+Such a member is a witness (:class:`~constrained_k2.schema.shapes.Witness`). ``{"not": {"additionalProperties": A}}``
 demands a member whose value fails A.
 """
 
@@ -10,7 +10,7 @@ from itertools import product
 
 from constrained_k2.schema.instances import is_key_of
 from constrained_k2.schema.keywords.keyword import Expander
-from constrained_k2.schema.shapes import ANY, Object, Shape, Wanted, with_value
+from constrained_k2.schema.shapes import ANY, Object, Shape, Witness, with_value
 
 _MAX_WAYS = 64  # max alternatives of one object, by the keys of its witnesses
 
@@ -66,7 +66,7 @@ def is_closed(nodes: Expander, shape: Object) -> bool:
     return any(not rules.patterns and nodes.is_never(rules.extra) for rules in shape.maps)
 
 
-def _candidates(nodes: Expander, shape: Object, wanted: Wanted) -> list[str]:
+def _candidates(nodes: Expander, shape: Object, wanted: Witness) -> list[str]:
     return [key for key in _named(nodes, shape) if is_key_of(nodes, wanted, key)]
 
 

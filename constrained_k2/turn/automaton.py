@@ -21,7 +21,7 @@ from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.turn.call_id import CallIdMatcher
 from constrained_k2.turn.intent import Intent
-from constrained_k2.turn.joints import Joint
+from constrained_k2.turn.joints import TransitionTokens
 from constrained_k2.turn.phases import Phase, TurnTable
 from constrained_k2.turn.repeats import call_key
 from constrained_k2.vocabulary.bitmask import TokenSet
@@ -43,14 +43,14 @@ class CallGrammar(Protocol):
     def answer(self) -> ArgumentMatcher | None: ...  # noqa: D102
 
 
-class State(NamedTuple):
+class TurnState(NamedTuple):
     """The automaton's whole state. A token that only extends text, arguments or an answer does not change it."""
 
     phase: Phase
     calls: int = 0
     call_id: bytes = b""
     arguments: ArgumentMatcher | None = None  # of a call, or of an answer with a response format, before it begins too
-    joint: Joint | None = None  # the state within a transition of several tokens
+    joint: TransitionTokens | None = None  # the state within a transition of several tokens
     has_declined: bool = False  # the section was closed within a call
     name: str = ""  # the called function, in the arguments
     made: frozenset[bytes] = frozenset()  # digests of the calls so far, if none may be repeated
@@ -81,11 +81,11 @@ class Automaton:
         self.translates_arguments = markers.engine_stop != markers.call_end
         self._engine_stop = markers.engine_stop >> 5, np.uint32(1 << (markers.engine_stop & 31)).view(np.int32)
 
-    def initial(self, *, in_reasoning: bool) -> State:
+    def initial(self, *, in_reasoning: bool) -> TurnState:
         """The state at the start of a turn, with a new engine matcher if the request has a response format."""
-        return State(Phase.REASONING) if in_reasoning else State(Phase.START, arguments=self._grammar.answer())
+        return TurnState(Phase.REASONING) if in_reasoning else TurnState(Phase.START, arguments=self._grammar.answer())
 
-    def step(self, state: State, token_id: int) -> State | None:
+    def step(self, state: TurnState, token_id: int) -> TurnState | None:
         """The state after a token; None if the token is illegal."""
         phase = state.phase
         if state.arguments is not None:
@@ -104,23 +104,23 @@ class Automaton:
         after = table.moves.get((phase, token_id))
         if after is not None:
             return self._enter(after, state)
-        return State(Phase.TEXT, state.calls) if phase is Phase.START else state
+        return TurnState(Phase.TEXT, state.calls) if phase is Phase.START else state
 
-    def tokens(self, state: State) -> TokenSet:
+    def tokens(self, state: TurnState) -> TokenSet:
         """The allowed tokens of a constant phase; not inside a call header or a transition."""
         return (self._table if state.calls < self._max_calls else self._last_table).sets[state.phase]
 
-    def _enter(self, after: Joint | Phase, before: State) -> State:
+    def _enter(self, after: TransitionTokens | Phase, before: TurnState) -> TurnState:
         """The state after the latest token of a transition: the next phase, or a state within the transition."""
         calls, made = before.calls, before.made
         has_declined = before.has_declined or before.phase is Phase.REPEATED
-        if isinstance(after, Joint):
-            return State(Phase.JOINT, calls, joint=after, has_declined=has_declined, made=made)
+        if isinstance(after, TransitionTokens):
+            return TurnState(Phase.JOINT, calls, joint=after, has_declined=has_declined, made=made)
         if after is Phase.TEXT:
-            return State(Phase.TEXT, calls, arguments=self._grammar.answer())
-        return State(after, calls + (after is Phase.BETWEEN), has_declined=has_declined, made=made)
+            return TurnState(Phase.TEXT, calls, arguments=self._grammar.answer())
+        return TurnState(after, calls + (after is Phase.BETWEEN), has_declined=has_declined, made=made)
 
-    def _step_engine(self, state: State, token_id: int) -> State | None:
+    def _step_engine(self, state: TurnState, token_id: int) -> TurnState | None:
         phase, matcher = state.phase, state.arguments
         assert matcher is not None
         if phase is Phase.ARGUMENTS:
@@ -133,12 +133,12 @@ class Automaton:
         if self._vocabulary.is_ordinary(token_id):
             if not matcher.accept(token_id):
                 return None
-            return state if phase is Phase.ANSWER else State(Phase.ANSWER, state.calls, arguments=matcher)
+            return state if phase is Phase.ANSWER else TurnState(Phase.ANSWER, state.calls, arguments=matcher)
         is_end = token_id in self._table.sets[Phase.ANSWER] and matcher.is_complete()
         after = (self._table.answered if is_end else self._table.moves).get((phase, token_id))
         return None if after is None else self._enter(after, state)
 
-    def _end_call(self, state: State, matcher: ArgumentMatcher) -> State:
+    def _end_call(self, state: TurnState, matcher: ArgumentMatcher) -> TurnState:
         """The state after the marker that begins the end of a call.
 
         In XTML more arguments may follow complete ones, so a repeated call is detected only at this marker. The marker
@@ -151,7 +151,7 @@ class Automaton:
             state = state._replace(phase=phase, made=state.made | {key})
         return self._enter(self._table.moves[phase, call_end], state)
 
-    def _unless_repeated(self, state: State, matcher: ArgumentMatcher) -> State:
+    def _unless_repeated(self, state: TurnState, matcher: ArgumentMatcher) -> TurnState:
         """The state after a token of JSON arguments; REPEATED if they are complete and repeat an earlier call."""
         try:
             is_whole = matcher.is_complete()
@@ -160,9 +160,9 @@ class Automaton:
             raise
         if not is_whole or call_key(state.name, matcher.written(), self._vocabulary) not in state.made:
             return state
-        return State(Phase.REPEATED, state.calls, made=state.made, held=matcher)
+        return TurnState(Phase.REPEATED, state.calls, made=state.made, held=matcher)
 
-    def translate(self, state: State, row: npt.NDArray[np.int32]) -> None:
+    def translate(self, state: TurnState, row: npt.NDArray[np.int32]) -> None:
         """Turn an engine's mask, int32 ``[words]``, into the mask of the turn, in place.
 
         The engine's stop token is replaced by the tokens that begin the end of the arguments or of the answer. Before
@@ -176,7 +176,7 @@ class Automaton:
         if phase is not Phase.ARGUMENTS and phase is not Phase.ANSWER:
             self._table.sets[phase].add_to(row)
 
-    def changes(self, state: State, row: npt.NDArray[np.int32]) -> bool:
+    def changes(self, state: TurnState, row: npt.NDArray[np.int32]) -> bool:
         """True if :meth:`translate` would change a mask."""
         word, bit = self._engine_stop
         phase = state.phase
@@ -184,14 +184,14 @@ class Automaton:
             return self.translates_arguments and bool(row[word] & bit)
         return phase is not Phase.ANSWER or bool(row[word] & bit)
 
-    def _step_call_id(self, state: State, token_id: int) -> State | None:
+    def _step_call_id(self, state: TurnState, token_id: int) -> TurnState | None:
         call_ids = self._grammar.call_ids(state.calls)
         if token_id == self._markers.argument_begin:
             name = call_ids.name_of(state.call_id)
             if name is None:
                 return None
             arguments = self._grammar.arguments(name)
-            return State(Phase.ARGUMENTS, state.calls, arguments=arguments, name=name, made=state.made)
+            return TurnState(Phase.ARGUMENTS, state.calls, arguments=arguments, name=name, made=state.made)
         if token_id == self._table.closing and call_ids.meant(state.call_id) is not None:
             return self._enter(self._table.moves[Phase.CALL_ID, token_id], state._replace(has_declined=True))
         step = call_ids.step(state.call_id, token_id)
@@ -200,16 +200,16 @@ class Automaton:
         call_id, name = step
         if name is not None:
             self._grammar.precompile(name)
-        return State(Phase.CALL_ID, state.calls, call_id, made=state.made)
+        return TurnState(Phase.CALL_ID, state.calls, call_id, made=state.made)
 
-    def intent(self, state: State) -> Intent | None:
+    def intent(self, state: TurnState) -> Intent | None:
         """See :meth:`constrained_k2.ToolCallMatcher.intent`."""
         if state.phase is not Phase.CALL_ID or not self._grammar.call_threshold:
             return None
         meant = self._grammar.call_ids(state.calls).meant(state.call_id)
         return None if meant is None else Intent(meant, self._table.closing, self._grammar.call_threshold)
 
-    def forced_tokens(self, state: State, limit: int) -> list[int]:
+    def forced_tokens(self, state: TurnState, limit: int) -> list[int]:
         """See :meth:`constrained_k2.ToolCallMatcher.forced_tokens`."""
         forced: list[int] = []
         while len(forced) < limit:
@@ -235,13 +235,13 @@ class Automaton:
             state = after
         return forced
 
-    def _forced_answer(self, state: State) -> list[int]:
+    def _forced_answer(self, state: TurnState) -> list[int]:
         assert state.arguments is not None
         if state.phase is not Phase.ANSWER and self._table.sets[state.phase].listed:
             return []  # the model may open a call instead of the answer
         return state.arguments.forced_tokens()
 
-    def _forced_call_id(self, state: State) -> list[int]:
+    def _forced_call_id(self, state: TurnState) -> list[int]:
         ahead, is_whole = self._grammar.call_ids(state.calls).forced(state.call_id)
         ids, left = list[int](), len(state.call_id)  # bytes of the call id that the next tokens repeat
         text = (state.call_id + ahead).decode("utf-8", "ignore")

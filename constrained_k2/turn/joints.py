@@ -13,7 +13,7 @@ from constrained_k2.vocabulary.bitmask import TokenSet
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 
-class Way(NamedTuple):
+class TransitionSuffix(NamedTuple):
     """The rest of a transition (a marker sequence): marker ids and bytes of literal text, and the phase after it."""
 
     pieces: tuple[int | bytes, ...]
@@ -21,7 +21,7 @@ class Way(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Joint:
+class TransitionTokens:
     """A state within a transition, or within several with a common prefix. Constant, and shared by all turns.
 
     Attributes:
@@ -32,7 +32,7 @@ class Joint:
     """
 
     tokens: TokenSet
-    after: "Mapping[int, Joint | Phase]"
+    after: "Mapping[int, TransitionTokens | Phase]"
     forced: int | None
 
 
@@ -41,17 +41,17 @@ class Joints:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        self._positions: dict[frozenset[Way], Joint] = {}
+        self._positions: dict[frozenset[TransitionSuffix], TransitionTokens] = {}
 
-    def moves(self, ways: Iterable[Way]) -> dict[int, Joint | Phase]:
+    def moves(self, ways: Iterable[TransitionSuffix]) -> dict[int, TransitionTokens | Phase]:
         """First token of one of these transitions -> the state after it, or the next phase."""
-        rests: dict[int, set[Way]] = {}
+        rests: dict[int, set[TransitionSuffix]] = {}
         for way in ways:
             for token_id, rest in _steps(way, self.vocabulary):
                 rests.setdefault(token_id, set()).add(rest)
         return {token_id: self._after(frozenset(each)) for token_id, each in rests.items()}
 
-    def _after(self, rests: frozenset[Way]) -> Joint | Phase:
+    def _after(self, rests: frozenset[TransitionSuffix]) -> TransitionTokens | Phase:
         ends = [rest.to for rest in rests if not rest.pieces]
         if ends:
             assert len(rests) == 1, "a joint begins with all of another one"
@@ -59,25 +59,25 @@ class Joints:
         found = self._positions.get(rests)
         if found is None:
             after = self.moves(rests)
-            found = Joint(TokenSet(after, self.vocabulary.size), after, _canonical(rests, self.vocabulary))
+            found = TransitionTokens(TokenSet(after, self.vocabulary.size), after, _canonical(rests, self.vocabulary))
             self._positions[rests] = found
         return found
 
 
-def _steps(way: Way, vocabulary: Vocabulary) -> Iterable[tuple[int, Way]]:
+def _steps(way: TransitionSuffix, vocabulary: Vocabulary) -> Iterable[tuple[int, TransitionSuffix]]:
     """Each token that may come next in a transition, and the rest of the transition after it."""
     piece, *others = way.pieces
     if isinstance(piece, int):
-        yield piece, Way(tuple(others), way.to)
+        yield piece, TransitionSuffix(tuple(others), way.to)
         return
     for end in range(1, len(piece) + 1):
         token_id = vocabulary.find(piece[:end])
         if token_id is not None:
             rest = (piece[end:], *others) if end < len(piece) else tuple(others)
-            yield token_id, Way(rest, way.to)
+            yield token_id, TransitionSuffix(rest, way.to)
 
 
-def _canonical(rests: frozenset[Way], vocabulary: Vocabulary) -> int | None:
+def _canonical(rests: frozenset[TransitionSuffix], vocabulary: Vocabulary) -> int | None:
     pieces = {rest.pieces[0] for rest in rests}
     if len(pieces) > 1:
         return None

@@ -14,10 +14,10 @@ from constrained_k2.engines.protocol import ArgumentMatcher
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.turn import pipeline
-from constrained_k2.turn.automaton import Automaton, CallGrammar, State
+from constrained_k2.turn.automaton import Automaton, CallGrammar, TurnState
 from constrained_k2.turn.intent import Intent
 from constrained_k2.turn.phases import Phase
-from constrained_k2.turn.pipeline import Budget, Limits
+from constrained_k2.turn.pipeline import Budget, TokenLimiter
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 # Tokens that can be rolled back in place. Longer rollbacks replay the turn from its start.
@@ -55,10 +55,10 @@ class ToolCallMatcher:
         self.automaton = Automaton(grammar)
         self.begins_in_reasoning = in_reasoning
         self.budgets: tuple[Budget, ...] = ()
-        self.limits: Limits | None = None
+        self.limits: TokenLimiter | None = None
         self.state = self.automaton.initial(in_reasoning=in_reasoning)
         self._ids = array("q")
-        self._history: deque[State] = deque(maxlen=ROLLBACK_WINDOW)
+        self._history: deque[TurnState] = deque(maxlen=ROLLBACK_WINDOW)
 
     # Assigned, since one more Python call would cost each mask 0.1 µs.
     token_set = pipeline.token_set

@@ -1,21 +1,21 @@
 """Precomputed tables for the turns of a request: the tokens that each phase allows, and the next phase.
 
-They are built from the format's transitions (:class:`~constrained_k2.formats.phases.Exit`).
+They are built from the format's transitions (:class:`~constrained_k2.formats.phases.Transition`).
 BETWEEN of Kimi K2 allows two tokens: <|tool_call_begin|> leads to CALL_ID, <|tool_calls_section_end|> to CLOSED.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from constrained_k2.formats.phases import Exit, Need, Phase
+from constrained_k2.formats.phases import Need, Phase, Transition
 from constrained_k2.request.spec import ToolCallSpec
-from constrained_k2.turn.joints import Joint, Joints, Way
+from constrained_k2.turn.joints import Joints, TransitionSuffix, TransitionTokens
 from constrained_k2.vocabulary.bitmask import TokenSet
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 __all__ = ["Phase", "TurnTable", "first_markers", "turn_table"]
 
-Moves = Mapping[tuple[Phase, int], Joint | Phase]
+Moves = Mapping[tuple[Phase, int], TransitionTokens | Phase]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,12 +91,12 @@ def _given(spec: ToolCallSpec) -> Need:
     return given if spec.max_calls == 1 else given | Need.SEVERAL_CALLS
 
 
-def _open(exits: Iterable[Exit], given: Need, vocabulary: Vocabulary) -> Iterable[Way]:
+def _open(exits: Iterable[Transition], given: Need, vocabulary: Vocabulary) -> Iterable[TransitionSuffix]:
     for each in exits:
         pieces = vocabulary.format.located(each.joint)
         if pieces is not None and each.needs in given:
-            yield Way(pieces, each.to)
+            yield TransitionSuffix(pieces, each.to)
 
 
-def _by_phase(found: Mapping[Phase, Mapping[int, Joint | Phase]]) -> Moves:
+def _by_phase(found: Mapping[Phase, Mapping[int, TransitionTokens | Phase]]) -> Moves:
     return {(phase, token_id): after for phase, each in found.items() for token_id, after in each.items()}

@@ -8,7 +8,7 @@
    no engine is needed       one computed from the grammar's model
 3  the same, with an engine  the engine's ``fill_batch``: LLGuidance, xgrammar a fallback grammar if it fails
 4  keys and items so far     the engine's ``WrittenFilter``                 removes tokens that repeat one
-5  what the client allows    ``Limits``, then the thinking budget, then the each narrows the row
+5  what the client allows    ``TokenLimiter``, then the thinking budget, then the each narrows the row
                              finish budget
 6  the worker's guard        the worker's kernel                            undoes a mask that leaves no finite logit
 == ========================= ============================================== =======================================
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 Row = npt.NDArray[np.int32]
 
 
-class Limits(Protocol):
+class TokenLimiter(Protocol):
     """Removes the tokens that the client forbids from masks. It stores nothing about the turn."""
 
     def apply(self, turn: "ToolCallMatcher", row: Row) -> None:

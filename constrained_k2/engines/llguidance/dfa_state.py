@@ -16,12 +16,11 @@ class DfaState:
 
     Attributes:
         position: The parser state; None without a state model.
-        twin: Another state that has the same mask and caches it for both (the representative); None if there is no
-            such state.
+        representative: Another state that has the same mask and caches it for both; None if there is none.
         is_shared: True if all calls in this parser state use this object; False if it belongs to one call.
-        stays: Bits of the token classes that leave the parser state unchanged: an allowed token of these classes
-            leads back to this state.
-        loops: The bits of ``stays`` if, besides, the grammar allows every token of these classes here; else 0.
+        self_loop_classes: Bits of the token classes that leave the parser state unchanged: an allowed token of one of
+            these classes leads back to this state.
+        free_loop_classes: ``self_loop_classes`` if the grammar allows every token of these classes here; else 0.
         next: The next states by token id; empty unless this state is shared.
         row: The mask, int32 ``[words]``; None if not cached.
         rows_after: Masks by the previous token's id, if the mask depends on it.
@@ -34,15 +33,16 @@ class DfaState:
             ``allowed``, since it has only the canonical tokenization of these bytes.
     """
 
-    __slots__ = ("allowed", "forced", "is_complete", "is_direct", "is_shared", "loops", "next", "position", "row",
-                 "rows_after", "stays", "twin", "visits")  # fmt: skip
+    __slots__ = ("allowed", "forced", "free_loop_classes", "is_complete", "is_direct", "is_shared", "next", "position",
+                 "representative", "row", "rows_after", "self_loop_classes", "visits")  # fmt: skip
 
-    def __init__(self, position: Position | None, twin: "DfaState | None" = None) -> None:
+    def __init__(self, position: Position | None, representative: "DfaState | None" = None) -> None:
         self.position = position
-        self.twin = twin
+        self.representative = representative
         self.is_shared = position is not None and position.is_shared
-        self.stays = 0 if position is None else int(position.stays)  # the operators of a flag are slow
-        self.loops = self.stays if self.is_shared else 0
+        # As a plain integer: the operators of a flag are slow.
+        self.self_loop_classes = 0 if position is None else int(position.self_loop_classes)
+        self.free_loop_classes = self.self_loop_classes if self.is_shared else 0
         self.next: dict[int, DfaState] = {}
         self.row: npt.NDArray[np.int32] | None = None
         self.rows_after: dict[int, npt.NDArray[np.int32]] | None = None

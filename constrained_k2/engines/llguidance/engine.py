@@ -24,10 +24,10 @@ from constrained_k2.engines.llguidance.forced import forced_ids
 from constrained_k2.engines.llguidance.grammar_text import (
     GrammarText,
     Patterns,
-    answer_text,
+    answer_grammar,
     any_text,
-    input_text,
-    our_text,
+    custom_tool_grammar,
+    schema_grammar,
 )
 from constrained_k2.engines.llguidance.lexer_cost import CLIENT_LIMITS, EASED_LIMITS, LIMITS, lexer_bytes
 from constrained_k2.engines.llguidance.mask_cache import LazyDfa, MaskCache
@@ -104,33 +104,35 @@ class LLGuidanceEngine:
         document = json.loads(schema)
         grammar = self._compile(document, undeclared_keys, encoding)
         is_object = isinstance(document, dict) and document.get("type") == "object"
-        grammar.make_any = partial(self._any, encoding, is_object=is_object)
+        grammar.make_any_fallback = partial(self._any, encoding, is_object=is_object)
         if grammar.effort == "exact":
-            grammar.make_narrow = lambda: self._eased(json.loads(schema), undeclared_keys, encoding, "narrow")
+            grammar.make_narrow_fallback = lambda: self._cheaper(
+                json.loads(schema), undeclared_keys, encoding, "narrow"
+            )
         return _named(grammar, schema)
 
     def _compile(
         self, document: Any, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding
     ) -> "LLGuidanceGrammar":
         try:
-            return self._probed(our_text(document, self._patterns, undeclared_keys, encoding), encoding)
+            return self._probed(schema_grammar(document, self._patterns, undeclared_keys, encoding), encoding)
         except RecursionError:
             raise UnsupportedSchema("the schema is nested too deeply", "", "Flatten it", "", self.name) from None
         except Refused as error:
             efforts: tuple[Effort, ...] = ("narrow", "relaxed") if error.kind == "lexer" else ()
-            eased = (self._eased(document, undeclared_keys, encoding, effort) for effort in efforts)
+            eased = (self._cheaper(document, undeclared_keys, encoding, effort) for effort in efforts)
             if (grammar := next(filter(None, eased), None)) is not None:
                 return grammar
             remedy = _REMEDIES.get(error.kind, "Remove or rewrite the named part, or leave the tool out")
             cause = f"LLGuidance has no grammar for this schema: {error.cause}"
             raise UnsupportedSchema(cause, "", remedy, "", self.name) from None
 
-    def _eased(
+    def _cheaper(
         self, document: Any, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding, effort: Effort
     ) -> "LLGuidanceGrammar | None":
         """A grammar whose lexer costs less; None if none compiles. It has no DFA, since few schemas need it."""
         with suppress(*COMPILE_ERRORS):
-            source = our_text(document, self._patterns, undeclared_keys, encoding, effort)
+            source = schema_grammar(document, self._patterns, undeclared_keys, encoding, effort)
             return self._probed(replace(source, model=None, is_simple=False), encoding)
         return None
 
@@ -148,7 +150,7 @@ class LLGuidanceEngine:
     ) -> ClientTextGrammar:
         what = "regular expression" if kind == "regex" else "grammar"
         try:
-            source = answer_text(kind, text) if encoding is None else input_text(kind, text, encoding)
+            source = answer_grammar(kind, text) if encoding is None else custom_tool_grammar(kind, text, encoding)
             tokens = None if encoding == "xtml" else self.mask_cache.text_tokens
             grammar = ClientTextGrammar(self._probed(source, source.encoding), tokens)
             return self._tried(grammar, self._before_text[encoding])
@@ -166,9 +168,9 @@ class LLGuidanceEngine:
 
     def _probed(self, source: GrammarText, encoding: ArgumentEncoding = "json") -> "LLGuidanceGrammar":
         """Compile a grammar and compute its masks up to inside the first key: a few grammars fail only there."""
-        twin = self._compiled.get((source.text, source.effort))
-        grammar = LLGuidanceGrammar(self.tokenizer, source, self.mask_threads, self.mask_cache, twin)
-        if twin is None and not source.is_simple:
+        shares_with = self._compiled.get((source.text, source.effort))
+        grammar = LLGuidanceGrammar(self.tokenizer, source, self.mask_threads, self.mask_cache, shares_with)
+        if shares_with is None and not source.is_simple:
             first = grammar.copy()
             for ids in self._probed_ids[encoding]:
                 if first.try_consume_tokens(ids) == len(ids) and not first.is_error():
@@ -190,8 +192,8 @@ def _named(grammar: "LLGuidanceGrammar", schema: str) -> "LLGuidanceGrammar":
 class LLGuidanceGrammar:
     """One compiled schema. Implements :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
 
-    ``twin`` is a grammar with the same text. This one shares its lexer, unless it is simple and thus not compiled yet.
-    It shares its DFA if the DFA states of both depend on equal data (``states_by``).
+    ``shares_with`` is a grammar with the same text. This one shares its lexer, unless it is simple and thus not yet
+    compiled. It shares its DFA if the DFA states of both depend on equal data (``states_by``).
 
     Copies of a prepared matcher are cheap (10 us) but share one lexer, and some patterns exhaust a lexer's states
     after dozens of copies. Then :meth:`renew` builds a new prototype.
@@ -203,7 +205,7 @@ class LLGuidanceGrammar:
         source: GrammarText,
         mask_threads: MaskThreads,
         cache: MaskCache,
-        twin: "LLGuidanceGrammar | None" = None,
+        shares_with: "LLGuidanceGrammar | None" = None,
     ) -> None:
         self.mask_threads = mask_threads
         plan = self.plan = source.plan
@@ -211,7 +213,7 @@ class LLGuidanceGrammar:
         self.states_by = (source.model, source.direct, plan and (plan.places, plan.has_open_keys))
         self.dfa: LazyDfa | None = None  # shared by all matchers of this grammar
         if source.model is not None:
-            shared = None if twin is None or twin.states_by != self.states_by else twin.dfa
+            shared = None if shares_with is None or shares_with.states_by != self.states_by else shares_with.dfa
             self.dfa = shared or cache.dfa(source.model, source.direct)
         self.token_classes = cache.classes
         self.any_tokenization = source.any_tokenization
@@ -222,8 +224,8 @@ class LLGuidanceGrammar:
         self._limits = CLIENT_LIMITS if source.is_clients else LIMITS if source.effort == "exact" else EASED_LIMITS
         self._coverage: Coverage | None = None  # None: the source's coverage
         # Build the fallback grammars when first needed.
-        self.make_narrow: Callable[[], LLGuidanceGrammar | None] | None = None
-        self.make_any: Callable[[], LLGuidanceGrammar] | None = None
+        self.make_narrow_fallback: Callable[[], LLGuidanceGrammar | None] | None = None
+        self.make_any_fallback: Callable[[], LLGuidanceGrammar] | None = None
         self._narrow: LLGuidanceGrammar | None = None
         self._has_failed = False
         self.token = cache.token
@@ -235,7 +237,7 @@ class LLGuidanceGrammar:
         self._tokenizer = tokenizer
         self._reading = threading.Lock()
         # A simple grammar is compiled when a mask first needs LLGuidance.
-        self._prototype = None if source.is_simple else self._new() if twin is None else twin.copy()
+        self._prototype = None if source.is_simple else self._new() if shares_with is None else shares_with.copy()
         self.on_growth: Callable[[int], None] = lambda _: None
         self._text_bytes = self.cost_bytes = _COST_FLOOR + _COST_FACTOR * len(source.text)
         self._unmeasured_ns = 0
@@ -261,17 +263,17 @@ class LLGuidanceGrammar:
         ``may_relax``: False for a strict tool, which gets no fallback that allows more than its schema.
         """
         with self._reading:
-            if self.make_narrow is not None:
-                self._narrow, self.make_narrow = self.make_narrow(), None
+            if self.make_narrow_fallback is not None:
+                self._narrow, self.make_narrow_fallback = self.make_narrow_fallback(), None
                 if self._narrow is not None:
                     owner = ref(self)
-                    self._narrow.make_any = self.make_any
+                    self._narrow.make_any_fallback = self.make_any_fallback
                     self._narrow.on_growth = lambda _: None if (found := owner()) is None else found.measure()
                     self.measure()
         if self._narrow is not None:
             yield self._narrow
-        if may_relax and self.make_any is not None:
-            yield self.make_any()
+        if may_relax and self.make_any_fallback is not None:
+            yield self.make_any_fallback()
 
     def log_failure(self, location: str, problem: str, following: "LLGuidanceGrammar") -> None:
         """Log, once, that a call continues with the fallback ``following``."""

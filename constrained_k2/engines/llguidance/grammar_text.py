@@ -70,7 +70,7 @@ class GrammarText:
         return self.encoding == "xtml" or self.has_long_texts
 
 
-def our_text(
+def schema_grammar(
     document: Any,
     patterns: "Patterns",
     undeclared_keys: UndeclaredKeys = "allow",
@@ -102,14 +102,14 @@ def our_text(
 
 def any_text(patterns: "Patterns", encoding: ArgumentEncoding, *, is_object: bool) -> GrammarText:
     """Write the grammar of any JSON object, or of any JSON value. It gets no DFA, since few calls reach it."""
-    source = our_text({"type": "object"} if is_object else {}, patterns, "allow", encoding)
+    source = schema_grammar({"type": "object"} if is_object else {}, patterns, "allow", encoding)
     kind = "object" if is_object else "value"
     reason = f"LLGuidance failed while it wrote with the schema's grammar: any JSON {kind} is allowed"
     coverage = Coverage("llguidance", relaxed=(KeywordUse("#", reason),))
     return replace(source, coverage=coverage, model=None, is_simple=False)
 
 
-def answer_text(kind: Literal["regex", "lark"], text: str) -> GrammarText:
+def answer_grammar(kind: Literal["regex", "lark"], text: str) -> GrammarText:
     """Return the grammar of an answer that a request restricts by a regular expression or a Lark grammar.
 
     Raises:
@@ -125,7 +125,7 @@ def answer_text(kind: Literal["regex", "lark"], text: str) -> GrammarText:
     return replace(_clients(f"{NO_FORCING}\n{lark}", "json"), text_grammar=rules)
 
 
-def input_text(kind: Literal["regex", "lark"], text: str, encoding: ArgumentEncoding) -> GrammarText:
+def custom_tool_grammar(kind: Literal["regex", "lark"], text: str, encoding: ArgumentEncoding) -> GrammarText:
     """Return the grammar of a custom tool's arguments; raises as :func:`custom_tool_text`, or :class:`Refused`."""
     return replace(_clients(custom_tool_text(kind, text, encoding), encoding), text_grammar=text_grammar(kind, text))
 

@@ -25,7 +25,7 @@ from constrained_k2.engines.llguidance.direct.values import Terminal
 from constrained_k2.engines.llguidance.position import MARKER, Position, class_of
 from constrained_k2.engines.llguidance.position_tracker import PositionTracker
 from constrained_k2.engines.llguidance.written.tokens import WrittenTokens
-from constrained_k2.engines.llguidance.xtml_position import XtmlTracker
+from constrained_k2.engines.llguidance.xtml_position import XtmlStates
 from constrained_k2.grammar.patterns.string_states import KnownStrings
 from constrained_k2.grammar.state_model import StateModel
 from constrained_k2.schema.shapes import Shape
@@ -57,7 +57,7 @@ class LazyDfa:
             self._residuals = self._direct.residuals(direct)
         self.model_bytes = _NODE_BYTES * (len(model.nodes) + model.key_count)
         given = (model, cache.strings)
-        self.tracker = PositionTracker(*given) if model.arguments is None else XtmlTracker(model.arguments, *given)
+        self.tracker = PositionTracker(*given) if model.arguments is None else XtmlStates(model.arguments, *given)
         if self._residuals is not None:
             self.tracker.free_keys = self._residuals.free_keys
         self._states: dict[Position, DfaState] = {}
@@ -133,8 +133,10 @@ class LazyDfa:
         is_shared = position.is_shared
         if is_shared and len(self._states) >= _MAX_STATES:
             self.clear()
-        twin = None if position.string is None else position.twin
-        state = DfaState(position, None if twin is None else self._states.get(twin) or self._made(twin))
+        representative = None if position.string is None else position.representative
+        state = DfaState(
+            position, None if representative is None else self._states.get(representative) or self._made(representative)
+        )
         if is_shared:
             state = self._states.setdefault(position, state)
             if len(self._states) > self.paid_states:

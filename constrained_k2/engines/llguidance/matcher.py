@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.engines.llguidance.dfa_state import DfaState
-from constrained_k2.engines.llguidance.position import Expect
+from constrained_k2.engines.llguidance.position import StateKind
 from constrained_k2.engines.llguidance.refusal import COMPILE_ERRORS
 from constrained_k2.engines.llguidance.written.filter import WrittenFilter
 from constrained_k2.engines.protocol import Failures
@@ -140,7 +140,7 @@ class LLGuidanceMatcher:
 
     def accept(self, token_id: int) -> bool:
         state, written = self._state, self.written_filter
-        if not state.loops & self._classes[token_id]:
+        if not state.free_loop_classes & self._classes[token_id]:
             after = state.next.get(token_id)
             if after is None:
                 if not self._accept_new(token_id):
@@ -174,7 +174,7 @@ class LLGuidanceMatcher:
             return False
         if state.position is not None and not state.position.open and state.position.is_end:
             return self._accept_by_engine(token_id)
-        if not state.stays & self._classes[token_id]:
+        if not state.self_loop_classes & self._classes[token_id]:
             self._state = state = dfa.step(state, token_id)
         self._ids.append(token_id)
         self._path.append(state)
@@ -189,7 +189,7 @@ class LLGuidanceMatcher:
             return False
         self._consumed += 1
         dfa = self.grammar.dfa
-        if dfa is not None and not self._state.stays & self._classes[token_id]:
+        if dfa is not None and not self._state.self_loop_classes & self._classes[token_id]:
             self._state = dfa.step(self._state, token_id)
         self._ids.append(token_id)
         self._path.append(self._state)
@@ -230,7 +230,7 @@ class LLGuidanceMatcher:
         if state.is_complete is not None:
             return state.is_complete
         dfa, position = self.grammar.dfa, state.position
-        if dfa is not None and dfa.ends_with_object and position is not None and position.expect is not Expect.LOST:
+        if dfa is not None and dfa.ends_with_object and position is not None and position.expect is not StateKind.LOST:
             state.is_complete = position.is_end
             return state.is_complete
         matcher = self.engine()
@@ -264,8 +264,8 @@ class LLGuidanceMatcher:
                 row = dfa.direct_mask(state, self._ids[-1] if self._ids else -1)
             if row is not None:
                 return row
-        if state.twin is not None:
-            state = state.twin
+        if state.representative is not None:
+            state = state.representative
         if state.rows_after is None:
             return state.row
         return state.rows_after.get(self._ids[-1] if self._ids else -1)
@@ -293,9 +293,9 @@ class LLGuidanceMatcher:
         assert self._matcher is not None
         self._note_computed(self._matcher)
         state, dfa = self._state, self.grammar.dfa
-        if dfa is None or not (state.is_shared or state.twin):
+        if dfa is None or not (state.is_shared or state.representative):
             return
-        state = state.twin or state
+        state = state.representative or state
         state.visits += 1
         if is_slow or state.visits > 1:  # most states are visited only once
             # If bytes are forced, LLGuidance chooses their tokens depending on the previous token.

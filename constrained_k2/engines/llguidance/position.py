@@ -20,7 +20,7 @@ UNESCAPED = re.compile(rb'[^"\\\x00-\x1f]+')
 """Characters of a string that need no escape."""
 
 
-class Expect(IntEnum):
+class StateKind(IntEnum):
     """The part of the JSON that the next byte belongs to."""
 
     VALUE, FIRST_KEY, KEY, IN_KEY, COLON, FIRST_ITEM, IN_SCALAR, AFTER_VALUE, LOST = range(9)
@@ -40,7 +40,7 @@ class TokenClass(IntFlag):
 MARKER = b"\xff"
 """Begins a special token's text: no ordinary token that a grammar allows has this byte."""
 _TEXT = TokenClass.UNESCAPED | TokenClass.WHOLE
-_UNSHARED = frozenset({Expect.IN_OTHER_STRING, Expect.IN_OTHER_TEXT, Expect.LOST})
+_UNSHARED = frozenset({StateKind.IN_OTHER_STRING, StateKind.IN_OTHER_TEXT, StateKind.LOST})
 
 
 class Open(NamedTuple):
@@ -55,7 +55,7 @@ class Open(NamedTuple):
 class Position(NamedTuple):
     """A parser state."""
 
-    expect: Expect  # what the next byte belongs to
+    expect: StateKind  # what the next byte belongs to
     value: int  # the node of the expected or current value; AMBIGUOUS elsewhere
     open: tuple[Open, ...] = ()  # outermost first
     text: bytes = b""  # since the last structural character; in a free string, the bytes of an unfinished character
@@ -67,37 +67,41 @@ class Position(NamedTuple):
     @property
     def is_shared(self) -> bool:
         """True if calls in this state may share a DFA state; of tracked strings, only representatives do."""
-        if self.expect is Expect.IN_TRACKED_STRING:
-            return self.string is not None and self.string.twin is self.string
+        if self.expect is StateKind.IN_TRACKED_STRING:
+            return self.string is not None and self.string.representative is self.string
         return len(self.text) <= MAX_TEXT and self.expect not in _UNSHARED
 
     @property
     def is_end(self) -> bool:
         """True after the outermost value, if that is an object or array."""
-        return self.expect is Expect.AFTER_VALUE and not self.open
+        return self.expect is StateKind.AFTER_VALUE and not self.open
 
     @property
-    def twin(self) -> "Position | None":
+    def representative(self) -> "Position | None":
         """Another parser state with the same mask, under which the mask is cached; None if there is none."""
-        if self.string is None or self.string.twin is None:
+        if self.string is None or self.string.representative is None:
             return None
-        if self.expect is Expect.IN_KEY:  # the text makes a difference while it may become a declared key
-            return self._replace(text=b"", string=self.string.twin) if self.text and not self.string.is_listed else None
-        return None if self.string.twin is self.string else self._replace(string=self.string.twin)
+        if self.expect is StateKind.IN_KEY:  # the text makes a difference while it may become a declared key
+            return (
+                self._replace(text=b"", string=self.string.representative)
+                if self.text and not self.string.is_listed
+                else None
+            )
+        return None if self.string.representative is self.string else self._replace(string=self.string.representative)
 
     @property
-    def stays(self) -> int:
+    def self_loop_classes(self) -> int:
         """The bits of the token classes (:class:`TokenClass`) that leave this state unchanged."""
-        if self.expect < Expect.IN_FREE_STRING:
+        if self.expect < StateKind.IN_FREE_STRING:
             return 0
         match self.expect:
-            case Expect.IN_FREE_STRING:
+            case StateKind.IN_FREE_STRING:
                 return 0 if self.text else TokenClass.UNESCAPED
-            case Expect.IN_OTHER_STRING:
+            case StateKind.IN_OTHER_STRING:
                 return 0 if self.escaped else TokenClass.UNESCAPED
-            case Expect.IN_FREE_TEXT:
+            case StateKind.IN_FREE_TEXT:
                 return 0 if self.text else _TEXT
-            case Expect.IN_OTHER_TEXT:
+            case StateKind.IN_OTHER_TEXT:
                 return _TEXT | TokenClass.PARTIAL
         return 0
 

@@ -5,7 +5,7 @@
 
 import re
 
-from constrained_k2.engines.llguidance.position import MARKER, Expect, Open, Position
+from constrained_k2.engines.llguidance.position import MARKER, Open, Position, StateKind
 from constrained_k2.engines.llguidance.position_tracker import PositionTracker
 from constrained_k2.engines.llguidance.xtml_text import BEFORE_KEY, CLOSE, OPEN, SEPARATOR
 from constrained_k2.formats.kimi_k3 import unescape
@@ -14,21 +14,21 @@ from constrained_k2.grammar.state_model import AMBIGUOUS, ArgumentsModel, StateM
 
 _ATTRIBUTES = re.compile(rb'([^"]*)" type="([a-z]+)"')
 _AFTER_KEY = 32  # stored bytes of a tag after its key
-_TEXTS = frozenset({Expect.IN_FREE_TEXT, Expect.IN_LISTED_TEXT, Expect.IN_OTHER_TEXT})
-_TAGS = frozenset({Expect.IN_TAG, Expect.IN_ATTRIBUTES, Expect.IN_END_TAG})
+_TEXTS = frozenset({StateKind.IN_FREE_TEXT, StateKind.IN_LISTED_TEXT, StateKind.IN_OTHER_TEXT})
+_TAGS = frozenset({StateKind.IN_TAG, StateKind.IN_ATTRIBUTES, StateKind.IN_END_TAG})
 
 
-class XtmlTracker(PositionTracker):
+class XtmlStates(PositionTracker):
     """Computes the parser states of XTML arguments. The outermost open object has the keys of the blocks so far."""
 
     def __init__(self, arguments: ArgumentsModel, model: StateModel, strings: KnownStrings) -> None:
         super().__init__(model, strings)
         self._arguments = arguments
         self._max_text += _AFTER_KEY
-        self.start = Position(Expect.BETWEEN, AMBIGUOUS, (Open(model.root, is_object=True),))
+        self.start = Position(StateKind.BETWEEN, AMBIGUOUS, (Open(model.root, is_object=True),))
 
     def follow(self, position: Position, token: bytes) -> Position:
-        if position.expect is Expect.LOST:
+        if position.expect is StateKind.LOST:
             return position
         if token.startswith(MARKER):
             return self._after_marker(position, token)
@@ -41,27 +41,27 @@ class XtmlTracker(PositionTracker):
     def _after_marker(self, position: Position, marker: bytes) -> Position:
         arguments = position.open[:1]
         if marker == OPEN:
-            return Position(Expect.IN_TAG, AMBIGUOUS, arguments)
+            return Position(StateKind.IN_TAG, AMBIGUOUS, arguments)
         if marker == CLOSE:
-            return Position(Expect.IN_END_TAG, AMBIGUOUS, arguments)
-        if position.expect is Expect.IN_END_TAG:
-            return Position(Expect.BETWEEN, AMBIGUOUS, arguments)
+            return Position(StateKind.IN_END_TAG, AMBIGUOUS, arguments)
+        if position.expect is StateKind.IN_END_TAG:
+            return Position(StateKind.BETWEEN, AMBIGUOUS, arguments)
         assert marker == SEPARATOR
         return self._begin_value(position)
 
     def _in_tag(self, position: Position, token: bytes) -> Position:
         text = position.text + token
         if len(text) > self._max_text:
-            return Position(Expect.LOST, AMBIGUOUS)
-        if position.expect is Expect.IN_TAG and text.startswith(BEFORE_KEY):
-            return position._replace(expect=Expect.IN_ATTRIBUTES, text=text.removeprefix(BEFORE_KEY))
+            return Position(StateKind.LOST, AMBIGUOUS)
+        if position.expect is StateKind.IN_TAG and text.startswith(BEFORE_KEY):
+            return position._replace(expect=StateKind.IN_ATTRIBUTES, text=text.removeprefix(BEFORE_KEY))
         return position._replace(text=text)
 
     def _in_text(self, position: Position, token: bytes) -> Position:
-        if position.expect is Expect.IN_OTHER_TEXT:
+        if position.expect is StateKind.IN_OTHER_TEXT:
             return position
         text = position.text + token
-        if position.expect is Expect.IN_FREE_TEXT:
+        if position.expect is StateKind.IN_FREE_TEXT:
             text = _unfinished(text)
         return position._replace(text=text[: self._max_text + 1])
 
@@ -80,11 +80,11 @@ class XtmlTracker(PositionTracker):
         if kind == "string":
             model = self._nodes[node]
             is_listed = model.listed_strings and node != AMBIGUOUS
-            expect = Expect.IN_LISTED_TEXT if is_listed else Expect.IN_OTHER_TEXT
-            return Position(Expect.IN_FREE_TEXT if model.free_strings else expect, node, (owner,))
+            expect = StateKind.IN_LISTED_TEXT if is_listed else StateKind.IN_OTHER_TEXT
+            return Position(StateKind.IN_FREE_TEXT if model.free_strings else expect, node, (owner,))
         if node == AMBIGUOUS:  # the continuation depends on the tag's text
-            return Position(Expect.VALUE, node, (owner,), position.text, outside=1)
-        return Position(Expect.VALUE, node, (owner,), kind.encode())  # the node may have values of other types
+            return Position(StateKind.VALUE, node, (owner,), position.text, outside=1)
+        return Position(StateKind.VALUE, node, (owner,), kind.encode())  # the node may have values of other types
 
 
 def _unfinished(text: bytes) -> bytes:

@@ -12,7 +12,7 @@ from itertools import islice
 
 from constrained_k2.evaluation.ab.arms import Arm, merged
 from constrained_k2.evaluation.ab.directory import RunDirectory, lock
-from constrained_k2.evaluation.ab.runner import Endpoint, Limits
+from constrained_k2.evaluation.ab.runner import AttemptLimits, Endpoint
 from constrained_k2.evaluation.answer import SUCCESS, NoAnswer, Record
 from constrained_k2.evaluation.explained import explained, sent_back
 from constrained_k2.evaluation.sample import UNCONSTRAINED, Sample
@@ -60,7 +60,7 @@ async def ask_again(  # noqa: PLR0913 - what is asked, and how
     arms: Sequence[Arm],
     explainer: TurnExplainer,
     *,
-    limits: Limits,
+    limits: AttemptLimits,
     count: int,
     say: Callable[[str], None],
 ) -> None:
@@ -77,7 +77,7 @@ async def ask_again(  # noqa: PLR0913 - what is asked, and how
 class _Asking:
     """Asks one arm again."""
 
-    def __init__(self, directory: RunDirectory, arm: Arm, explainer: TurnExplainer, limits: Limits) -> None:
+    def __init__(self, directory: RunDirectory, arm: Arm, explainer: TurnExplainer, limits: AttemptLimits) -> None:
         self._directory = directory
         self._explainer = explainer
         body = merged(arm.body, _GREEDY)

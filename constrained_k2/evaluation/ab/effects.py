@@ -55,7 +55,7 @@ class Group(NamedTuple):
 
 
 @dataclass(slots=True)
-class Place:
+class SiteStats:
     """The overrides of one place by the same keywords."""
 
     phase: str
@@ -87,15 +87,15 @@ class Effects:
     error: str  # why, of the first one
     examined: int  # tokens
     overrides: int
-    places: list[Place]  # those in the most answers first
+    places: list[SiteStats]  # those in the most answers first
     calibration: Calibration
     groups: list[Group]
     curve: Curve | None = None
 
-    def telling(self, count: int = 3) -> list[Place]:
+    def most_informative(self, count: int = 3) -> list[SiteStats]:
         """The places that tell most: the most answers repaired, then the most overridden; each tool's place once."""
         ranked = sorted(self.places, key=lambda place: (-place.repaired, -place.answers))
-        found: dict[tuple[str, str | None], Place] = {}
+        found: dict[tuple[str, str | None], SiteStats] = {}
         for place in ranked:
             found.setdefault((place.tool, place.pointer), place)
         return list(found.values())[:count]
@@ -135,7 +135,7 @@ def effects(changes: Iterable[Change], samples: Mapping[str, Sample], wire_forma
 
 def _effects(arm: str, last: Mapping[str, Change], samples: Mapping[str, Sample], wire_format: WireFormat) -> Effects:
     pairs: list[_Pair] = []
-    places: dict[tuple[Any, ...], Place] = {}
+    places: dict[tuple[Any, ...], SiteStats] = {}
     for key, change in last.items():
         if not change.is_whole:
             continue
@@ -166,14 +166,14 @@ def _without_indices(pointer: str) -> str:
     return "/".join("*" if each.isdigit() else each for each in pointer.split("/"))
 
 
-def _add_places(places: dict[tuple[Any, ...], Place], pair: _Pair) -> None:
+def _add_places(places: dict[tuple[Any, ...], SiteStats], pair: _Pair) -> None:
     seen = set[tuple[Any, ...]]()
     for each in pair.change.overrides or ():
         pointer = None if each.pointer is None else _without_indices(each.pointer)
         key = (each.phase, each.tool, pointer, each.keywords)
         if key not in places and len(places) >= _MAX_PLACES:
             continue
-        place = places.setdefault(key, Place(*key))
+        place = places.setdefault(key, SiteStats(*key))
         place.overrides += 1
         place.tokens[each.wanted, each.written or ""] += 1
         if key in seen:
@@ -249,7 +249,7 @@ def _finite(interval: tuple[float, float]) -> list[float] | None:
     return None if math.isnan(interval[0]) else list(interval)
 
 
-def _place_to_json(place: Place) -> dict[str, Any]:
+def _place_to_json(place: SiteStats) -> dict[str, Any]:
     names = ("phase", "tool", "pointer", "keywords", "answers", "overrides", "right", "repaired", "harmed")
     found = {name: getattr(place, name) for name in names}
     for name, counted in (("tokens", place.tokens), ("values", place.values)):

@@ -28,7 +28,7 @@ _RAW_TEXT = 1 << 16  # characters of it that are stored
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AttemptLimits:
     """Bounds on the time, size and attempts of one request."""
 
     seconds: float = 600.0  # from the request to the last byte, for each attempt
@@ -43,11 +43,11 @@ class Limits:
 class Endpoint:
     """Sends an arm's requests; raises ``InvalidRequest`` for a missing API key or a malformed address."""
 
-    def __init__(self, arm: Arm, limits: Limits, *, streams: bool = True) -> None:
+    def __init__(self, arm: Arm, limits: AttemptLimits, *, streams: bool = True) -> None:
         self.arm = arm
         self._streams = streams
         self._limits = limits
-        bounds, location = client.Limits(seconds=min(_SECONDS, limits.seconds)), f"arm {arm.name}"
+        bounds, location = client.BodyLimits(seconds=min(_SECONDS, limits.seconds)), f"arm {arm.name}"
         key = api_key_in(arm.api_key_env, location)
         self.client = Client(arm.url, key, bounds, concurrency=limits.concurrency, location=location)
         self.model = arm.model
@@ -109,7 +109,7 @@ class Endpoint:
         return ""
 
     async def _attempt(self, request: dict[str, Any], timing: "_Timing") -> ChatAnswer:
-        bounds = client.Limits(self._limits.size, self._limits.seconds)
+        bounds = client.BodyLimits(self._limits.size, self._limits.seconds)
         answer = await self.client.chat_streamed(request, timing.add, whole_ok=True, limits=bounds)
         if not answer.finish_reason:
             raise NoAnswer("invalid_answer", "the answer has no finish_reason")
@@ -141,7 +141,7 @@ async def run(
     directory: RunDirectory,
     arms: Sequence[Arm],
     *,
-    limits: Limits,
+    limits: AttemptLimits,
     retry_failed: bool = False,
     on_answer: OnAnswer = lambda *_: None,
 ) -> None:

@@ -11,7 +11,7 @@ from constrained_k2.evaluation.ab.arms import Arm
 from constrained_k2.evaluation.ab.changes import ask_again, missing_changes
 from constrained_k2.evaluation.ab.directory import RunDirectory
 from constrained_k2.evaluation.ab.live import LiveFigures
-from constrained_k2.evaluation.ab.runner import Limits, run
+from constrained_k2.evaluation.ab.runner import AttemptLimits, run
 from constrained_k2.evaluation.server import (
     CONSTRAINED_FLAGS,
     KIMI_K3_FLAGS,
@@ -65,7 +65,7 @@ class Sending(NamedTuple):
     """A run's directory, and how its requests are sent."""
 
     directory: RunDirectory  # the servers' logs are also written there
-    limits: Limits
+    limits: AttemptLimits
     retry_failed: bool = False  # send requests again that failed before
     explained: int = 0  # samples that the constrained arm is asked again, for what the constraint changed
     is_shown: bool = True  # live figures

@@ -25,7 +25,7 @@ from constrained_k2.grammar.plan.leaves import (
 from constrained_k2.grammar.plan.nodes import Leaf, NumberPlan, PlanNode, StringPlan
 from constrained_k2.grammar.spelling import JSON, RAW
 from constrained_k2.schema.doubles import LARGEST_EXACT
-from constrained_k2.schema.shapes import Number, String, Value, common_multiple, constants, meet, tighten
+from constrained_k2.schema.shapes import ListedValue, Number, String, common_multiple, constants, meet, tighten
 
 _UNSIGNED = "/[0-9].*/"  # the body of a terminal for numbers without a sign
 _MAX_DECIMALS = 8  # max decimals of multiples whose trailing zeros may be left out: each decimal adds an alternative
@@ -39,9 +39,9 @@ def leaf_body(definitions: Definitions, node: PlanNode, leaf: Leaf, *, signs_apa
         return "" if leaf.is_joined else _string(definitions, leaf, is_raw=node.is_raw)
     if isinstance(leaf, NumberPlan):
         return _number(definitions, leaf, signs_apart=signs_apart)
-    if isinstance(leaf, Value) and node.joins_texts and is_text(leaf):
+    if isinstance(leaf, ListedValue) and node.joins_texts and is_text(leaf):
         return ""
-    if isinstance(leaf, Value) and node.is_raw:
+    if isinstance(leaf, ListedValue) and node.is_raw:
         return literal(leaf.value)
     return " | ".join(value_text(value, definitions.choice, signs_apart=signs_apart) for value in constants(leaf))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.states import PatternStates, TooManyStates, of_format
-from constrained_k2.schema.shapes import Shape, String, Value
+from constrained_k2.schema.shapes import ListedValue, Shape, String
 from constrained_k2.schema.string_formats import patterns_of
 
 _NEAR = 64  # characters: few tokens have more
@@ -30,16 +30,16 @@ class StringState:
     Attributes:
         parts: The facts on which the continuations depend.
         text: A text that leads to this state; None if it is not known, or long.
-        twin: The representative: the state whose mask this one shares, often itself; None if it is unlikely to recur.
+        representative: The state whose mask this one shares, often itself; None if it is unlikely to recur.
     """
 
-    __slots__ = ("next", "owner", "parts", "text", "twin")
+    __slots__ = ("next", "owner", "parts", "representative", "text")
 
     def __init__(self, owner: "StringStates", parts: tuple[Any, ...], text: str | None = None) -> None:
         self.owner = owner
         self.parts = parts
         self.text = text
-        self.twin: StringState | None = self
+        self.representative: StringState | None = self
         self.next: dict[str, StringState | None] = {}
 
     @property
@@ -150,7 +150,7 @@ class StringStates:
             raise TooManyStates
         self._ways = [_Way(shape) for shape in shapes if isinstance(shape, String)]
         excluded = (way.shape.excluded for way in self._ways)
-        values = (shape.value for shape in shapes if isinstance(shape, Value))
+        values = (shape.value for shape in shapes if isinstance(shape, ListedValue))
         self._listed = sorted({value for value in values if isinstance(value, str)}.union(*excluded))
         self.counts_only = not self._listed and not any(way.patterns for way in self._ways)
         free = sum(way.shape == String(shortest=way.shape.shortest, longest=way.shape.longest) for way in self._ways)
@@ -159,7 +159,7 @@ class StringStates:
         self._charge = charge
         self._charged = 0
         self._states: dict[tuple[Any, ...], StringState] = {}
-        self._twins: dict[tuple[Any, ...], StringState] = {}
+        self._representatives: dict[tuple[Any, ...], StringState] = {}
         self.start = self._state((self._beginning(""), *(way.start() for way in self._ways)), "")
 
     def after(self, state: StringState, character: str) -> StringState | None:
@@ -205,10 +205,10 @@ class StringStates:
                 pairs = zip(self._ways, parts[1:], strict=True)
                 key = (parts[0], *(way.key(part, self._lengths) for way, part in pairs))
             except TooManyStates:
-                state.twin = None
+                state.representative = None
             else:
                 if key != parts:
-                    state.twin = self._twins.setdefault(key, StringState(self, key))
+                    state.representative = self._representatives.setdefault(key, StringState(self, key))
                 if key != parts and self.counts_only:
                     return state
             state = self._states.setdefault(parts, state)

@@ -23,7 +23,7 @@ Groups = dict[int, tuple[int, ...] | None]
 """The texts of the groups that took part, as code points; None if they are not known."""
 
 
-class Way(NamedTuple):
+class PatternPath(NamedTuple):
     """One way: its items, and the texts of the groups after them."""
 
     items: tuple[Item, ...]
@@ -48,20 +48,22 @@ class Unfolding:
         if self._steps > _MAX_STEPS:
             raise Untranslatable("assertions in too many alternatives")
 
-    def sequence(self, items: Items, groups: Groups) -> list[Way]:
+    def sequence(self, items: Items, groups: Groups) -> list[PatternPath]:
         """Return the ways of a sequence of items; ``groups`` are the texts of the groups before it."""
-        ways = [Way((), groups)]
+        ways = [PatternPath((), groups)]
         run: Items = []  # items that all ways have in common
         for item in items:
             if not self._varies(item):
                 run.append(item)
                 continue
-            ways = self._followed([Way((*way.items, *run), way.groups) for way in ways], item)
+            ways = self._followed([PatternPath((*way.items, *run), way.groups) for way in ways], item)
             run = []
-        return [Way((*way.items, *run), way.groups) for way in ways] if run else ways
+        return [PatternPath((*way.items, *run), way.groups) for way in ways] if run else ways
 
-    def _followed(self, ways: list[Way], item: Item) -> list[Way]:
-        found = [Way(way.items + more.items, more.groups) for way in ways for more in self._ways(item, way.groups)]
+    def _followed(self, ways: list[PatternPath], item: Item) -> list[PatternPath]:
+        found = [
+            PatternPath(way.items + more.items, more.groups) for way in ways for more in self._ways(item, way.groups)
+        ]
         if len(found) > _MAX_WAYS:
             raise Untranslatable(f"assertions or back-references in more than {_MAX_WAYS} alternatives")
         return found
@@ -76,53 +78,55 @@ class Unfolding:
             self._varying[id(item)] = item, varies
         return self._varying[id(item)][1]
 
-    def _ways(self, item: Item, groups: Groups) -> list[Way]:
+    def _ways(self, item: Item, groups: Groups) -> list[PatternPath]:
         self.step()
         operation, argument = item
         if operation is sre.GROUPREF:
-            return [Way(tuple(_text(argument, groups)), groups)]
+            return [PatternPath(tuple(_text(argument, groups)), groups)]
         if operation is sre.AT:
             if item not in (START, END):
                 raise Untranslatable(_NAMES.get(argument, str(argument).lower()))
-            return [Way((item,), groups)]
+            return [PatternPath((item,), groups)]
         if operation is sre.SUBPATTERN:
             return self._group(argument[0], argument[3], groups)
         if operation is sre.BRANCH:
             alike = [way for way in argument[1] if not any(map(self._varies, way))]
-            found = [Way(((sre.BRANCH, (None, alike)),), groups)] if alike else []
+            found = [PatternPath(((sre.BRANCH, (None, alike)),), groups)] if alike else []
             return found + [more for way in argument[1] if way not in alike for more in self.sequence(way, groups)]
         if operation in REPEATS:
             return self._repeated(item, groups)
         raise Untranslatable(str(operation).lower())
 
-    def _group(self, number: int | None, inner: Items, groups: Groups) -> list[Way]:
+    def _group(self, number: int | None, inner: Items, groups: Groups) -> list[PatternPath]:
         if number not in self._referred or number is None:
             return self.sequence(inner, groups)
         texts = values(inner, _MAX_TEXTS)
         if texts is None:
-            return [Way(way.items, {**way.groups, number: None}) for way in self.sequence(inner, groups)]
-        return [Way(tuple(_literals(text)), {**groups, number: text}) for text in sorted(texts)]
+            return [PatternPath(way.items, {**way.groups, number: None}) for way in self.sequence(inner, groups)]
+        return [PatternPath(tuple(_literals(text)), {**groups, number: text}) for text in sorted(texts)]
 
     def _defined(self, items: Items) -> set[int]:
         """Return the groups inside of items to which a back-reference refers."""
         groups = {argument[0] for operation, argument in walk(items) if operation is sre.SUBPATTERN}
         return groups & self._referred
 
-    def _repeated(self, item: Item, groups: Groups) -> list[Way]:
+    def _repeated(self, item: Item, groups: Groups) -> list[PatternPath]:
         fewest, most, inner = item[1]
         defined = self._defined(inner)
         before = {number: text for number, text in groups.items() if number not in defined}  # an iteration forgets them
         turn = self.sequence(inner, before)
         turns = [list(way.items) for way in turn]
         if not turns:
-            return [] if fewest else [Way((), before)]
+            return [] if fewest else [PatternPath((), before)]
         if most > 1 and not any(operation is sre.AT for way in turns for operation, _ in way):
             return [
-                Way(((sre.MAX_REPEAT, (fewest, most, [(sre.BRANCH, (None, turns))])),), _forgotten(before, defined))
+                PatternPath(
+                    ((sre.MAX_REPEAT, (fewest, most, [(sre.BRANCH, (None, turns))])),), _forgotten(before, defined)
+                )
             ]
         if most > 1:
-            return [Way(tuple(way), _forgotten(before, defined)) for way in _anchored(fewest, most, turns)]
-        return [*([] if fewest else [Way((), before)]), *(turn if most else [])]
+            return [PatternPath(tuple(way), _forgotten(before, defined)) for way in _anchored(fewest, most, turns)]
+        return [*([] if fewest else [PatternPath((), before)]), *(turn if most else [])]
 
 
 def _forgotten(groups: Groups, defined: set[int]) -> Groups:

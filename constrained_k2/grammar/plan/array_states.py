@@ -44,7 +44,7 @@ class _States:
     def __init__(self, planning: Planning, shape: Array) -> None:
         self._productivity = planning.productivity
         self._shape = shape
-        self.wanted = shape.wishes
+        self.wanted = shape.contains_clauses
         self._prefix, self._longest = planning.productivity.items(shape)
         self._length = max(len(self._prefix), shape.shortest, 1) if self._longest is None else self._longest
         self._caps = [fewest if most is None else most for _, fewest, most in self.wanted]

@@ -9,7 +9,7 @@ from constrained_k2.grammar.plan.nodes import Wider
 from constrained_k2.grammar.productivity import patterns_of_keys
 from constrained_k2.grammar.spelling import JSON, Spelling
 from constrained_k2.schema.normalize import Normalizer
-from constrained_k2.schema.shapes import ANY, EVERYTHING, Object, String, Value, meet
+from constrained_k2.schema.shapes import ANY, EVERYTHING, ListedValue, Object, String, meet
 
 
 class Keys(NamedTuple):
@@ -55,7 +55,7 @@ def undeclared_keys(  # noqa: PLR0913, PLR0917 - what the keys depend on
         if isinstance(expression, Wider):
             return expression
         ways.append(expression)
-    values = [way.value for way in allowed if isinstance(way, Value)]
+    values = [way.value for way in allowed if isinstance(way, ListedValue)]
     texts = [value for value in values if isinstance(value, str) and value not in named]
     listed = [text for text in texts if tuple(pattern for pattern in patterns if matches(pattern, text)) == found]
     ways += [one_of(sorted(listed), form)] if listed else []

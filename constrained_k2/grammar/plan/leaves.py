@@ -18,7 +18,7 @@ from constrained_k2.grammar.plan.expressions import one_of, sized_string
 from constrained_k2.grammar.plan.nodes import NEGATING, KeywordNote, NumberPlan, StringPlan, Wider
 from constrained_k2.grammar.spelling import JSON, Spelling
 from constrained_k2.schema.doubles import LARGEST_EXACT
-from constrained_k2.schema.shapes import Number, Shape, String, Value
+from constrained_k2.schema.shapes import ListedValue, Number, Shape, String
 from constrained_k2.schema.string_formats import patterns_of
 
 Effort = Literal["exact", "narrow", "relaxed"]
@@ -105,9 +105,9 @@ def is_long(shape: String) -> bool:
     return any(span_of(pattern) > _LONG for pattern in shape.patterns | shape.absent)
 
 
-def is_text(shape: Shape) -> TypeGuard[Value]:
+def is_text(shape: Shape) -> TypeGuard[ListedValue]:
     """Return True for a listed string."""
-    return isinstance(shape, Value) and shape.value_kind == "string"
+    return isinstance(shape, ListedValue) and shape.value_kind == "string"
 
 
 def is_in_parts(shape: String) -> bool:

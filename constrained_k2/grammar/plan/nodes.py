@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 
 from constrained_k2.schema.notes import NoteStatus
-from constrained_k2.schema.shapes import Boolean, Kind, Null, Number, Shape, String, Value
+from constrained_k2.schema.shapes import Boolean, Kind, ListedValue, Null, Number, Shape, String
 
 ANY_VALUE = 0
 """The number that the node of any JSON value has in every plan."""
@@ -93,7 +93,7 @@ class ArrayPlan(Struct, frozen=True, gc=False):
 class UnequalValues(Struct, frozen=True, gc=False):
     """Arrays with ``uniqueItems`` and few possible items: a bit for each value; at most ``most`` items, if set."""
 
-    values: tuple[Value, ...]
+    values: tuple[ListedValue, ...]
     fewest: int
     most: int | None
 
@@ -194,7 +194,7 @@ class ObjectPlan(Struct, frozen=True, gc=False):
         return len(self.leading) + len(self.members) + ways_of_extra * len(self.extras)
 
 
-Leaf = Null | Boolean | Value | StringPlan | NumberPlan
+Leaf = Null | Boolean | ListedValue | StringPlan | NumberPlan
 Container = ArrayPlan | UnequalValues | CountedItems | ObjectPlan
 Alternative = Leaf | Container
 CONTAINERS = (ArrayPlan, UnequalValues, CountedItems, ObjectPlan)
@@ -206,7 +206,7 @@ _KINDS: dict[type, Kind] = {
 
 def kind_of_alternative(one: Alternative) -> Kind:
     """The JSON type of an alternative."""
-    return one.value_kind if isinstance(one, Value) else _KINDS[type(one)]
+    return one.value_kind if isinstance(one, ListedValue) else _KINDS[type(one)]
 
 
 class PlanNode(Struct, frozen=True, gc=False):
@@ -240,7 +240,7 @@ ANY_NODE = PlanNode(
 """The node of any JSON value."""
 
 
-class Place(Struct, frozen=True, gc=False):
+class ArrayPath(Struct, frozen=True, gc=False):
     """A path in the arguments: the numbers of the paths below it, and whether a matcher compares the items there.
 
     Attributes:
@@ -280,4 +280,4 @@ class Plan(Struct, frozen=True, gc=False):
     has_open_keys: bool = False
     has_long_texts: bool = False
     member_count: int = 0
-    places: tuple[Place, ...] = ()
+    places: tuple[ArrayPath, ...] = ()

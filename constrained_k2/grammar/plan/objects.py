@@ -16,7 +16,7 @@ from constrained_k2.grammar.plan.open_keys import has_endless_keys
 from constrained_k2.grammar.plan.planning import Planning
 from constrained_k2.grammar.productivity import MAX_COMBINED_PATTERNS, patterns_of_keys
 from constrained_k2.grammar.spelling import ATTRIBUTE, JSON, Spelling
-from constrained_k2.schema.shapes import ANY, NEVER, KeyMap, Node, Object, String, Value, Wanted, value_of
+from constrained_k2.schema.shapes import ANY, NEVER, KeyMap, ListedValue, Node, Object, String, Witness, value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +28,17 @@ class _Bits:
     slots: int  # bits for undeclared keys that count
     counted: int  # slots that count for minProperties
     room: int | None  # how many optional members fit
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[Witness, ...]
 
-    def mask(self, satisfied: frozenset[Wanted]) -> int:
+    def mask(self, satisfied: frozenset[Witness]) -> int:
         """The bits of the given witnesses, as a mask."""
         return sum(1 << self._bit(one) for one in satisfied)
 
-    def by_value(self, wanted: frozenset[Wanted]) -> tuple[int, ...]:
+    def by_value(self, wanted: frozenset[Witness]) -> tuple[int, ...]:
         """The bits of the witnesses that have a condition on their value."""
         return tuple(self._bit(one) for one in self.wanted if one in wanted and one.value != ANY)
 
-    def _bit(self, wanted: Wanted) -> int:
+    def _bit(self, wanted: Witness) -> int:
         return self.tracked + self.slots + self.wanted.index(wanted)
 
 
@@ -48,8 +48,8 @@ class _Extra:
 
     keys: str
     node: Node
-    satisfied: frozenset[Wanted]  # the witnesses that such a member serves as
-    fitting: frozenset[Wanted]  # the witnesses that members under these keys may serve as
+    satisfied: frozenset[Witness]  # the witnesses that such a member serves as
+    fitting: frozenset[Witness]  # the witnesses that members under these keys may serve as
     is_hard: bool
     patterns: tuple[tuple[str, ...], ...]
     listed: tuple[str, ...]
@@ -60,9 +60,9 @@ def plan_object(planning: Planning, shape: Object) -> ObjectPlan | Wider:
     return _plan(planning, shape, planning.number, JSON)
 
 
-def plan_arguments(planning: Planning, shape: Object | Value) -> ObjectPlan | Wider:
+def plan_arguments(planning: Planning, shape: Object | ListedValue) -> ObjectPlan | Wider:
     """Plan objects whose members are XTML arguments."""
-    if isinstance(shape, Value):
+    if isinstance(shape, ListedValue):
         shape = _with_members(planning, shape.value)
     return _plan(planning, shape, planning.argument, ATTRIBUTE)
 
@@ -150,7 +150,7 @@ def _extras(planning: Planning, shape: Object, form: Spelling) -> list[_Extra] |
     extras: list[_Extra] = []
     for found, node in planning.productivity.extra_nodes(shape):
         ways = planning.productivity.extra_ways(shape, found, node)
-        fitting = frozenset[Wanted]().union(*(way.satisfied for way in ways))
+        fitting = frozenset[Witness]().union(*(way.satisfied for way in ways))
         for way in ways:
             if planning.productivity.is_productive(way.node):
                 named = replace(shape, names=way.names)

@@ -10,7 +10,7 @@ from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.tree import REPEATS, Items, parse, parts, walk, width
 from constrained_k2.grammar.plan.planning import Planning
 from constrained_k2.grammar.productivity import MAX_COMBINED_PATTERNS, patterns_of_keys
-from constrained_k2.schema.shapes import ANY, EVERYTHING, Object, String, Value
+from constrained_k2.schema.shapes import ANY, EVERYTHING, ListedValue, Object, String
 
 _START = (sre.AT, sre.AT_BEGINNING)
 _END = (sre.AT, sre.AT_END)
@@ -26,7 +26,7 @@ def has_endless_keys(planning: Planning, shape: Object) -> bool:
     is_any = len(possible) == 1 << len(patterns)  # whatever patterns a key matches
     names = EVERYTHING if shape.names == ANY else planning.normalizer.shapes(shape.names)
     strings = [name for name in names if isinstance(name, String)]
-    if len(strings) != 1 or any(isinstance(name, Value) for name in names):
+    if len(strings) != 1 or any(isinstance(name, ListedValue) for name in names):
         return False
     if strings[0].longest is not None or strings[0].formats or strings[0].absent:
         return False

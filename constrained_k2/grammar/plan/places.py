@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from constrained_k2.grammar.plan.nodes import (
     ANY_VALUE,
     Alternative,
+    ArrayPath,
     ArrayPlan,
     CountedItems,
     ObjectPlan,
-    Place,
     PlanNode,
     UnequalValues,
 )
-from constrained_k2.schema.shapes import Value
+from constrained_k2.schema.shapes import ListedValue
 
 NOWHERE = -1
 """Instead of a path's number: no array with ``uniqueItems`` is found there or below."""
@@ -24,7 +24,7 @@ NOT_TOLD_APART = "it cannot be told apart from an array of another schema that m
 """The reason why an array's items are not compared."""
 
 
-def places_of(nodes: Sequence[PlanNode], root: int) -> tuple[tuple[Place, ...], list[int]]:
+def places_of(nodes: Sequence[PlanNode], root: int) -> tuple[tuple[ArrayPath, ...], list[int]]:
     """Return the path of each node (none if no items are compared), and the nodes of arrays that no path finds."""
     compared = [
         number
@@ -47,7 +47,7 @@ class _Builder:
         self._nodes = nodes
         self._ways: list[list[tuple[int, bool]]] = [[] for _ in nodes]
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> ArrayPath:
         """Return the path of a node, and keep the nodes below it."""
         node = self._nodes[number]
         if node.parts:  # an argument's type is written before its value
@@ -55,9 +55,9 @@ class _Builder:
             parts = dict(node.parts)
             keys, extra = self._object(parts["object"]) if "object" in parts else ({}, NOWHERE)
             items = self._array(parts["array"]) if "array" in parts else ((), NOWHERE, None)
-            return Place(keys, extra, *items)
+            return ArrayPath(keys, extra, *items)
         keys, extra = self._object(number)
-        return Place(keys, extra, *self._array(number))
+        return ArrayPath(keys, extra, *self._array(number))
 
     def ways_from(self, root: int) -> set[tuple[int, bool]]:
         """Return (node, True) for each node that paths lead to, and (node, False) for each node reached otherwise."""
@@ -79,7 +79,7 @@ class _Builder:
                 for member in (*one.leading, *one.members):
                     named.setdefault(member.key, set()).add(member.node)
                 objects.append((named, {other.node for other in one.extras}))
-            elif isinstance(one, Value) and one.value_kind == "object":
+            elif isinstance(one, ListedValue) and one.value_kind == "object":
                 objects.append(({}, {ANY_VALUE}))
         extra = {child for _, others in objects for child in others}
         keys, are_led = {}, True
@@ -116,5 +116,5 @@ class _Builder:
 
 
 def _has_items(one: Alternative) -> bool:
-    is_listed = isinstance(one, Value) and one.value_kind == "array"
+    is_listed = isinstance(one, ListedValue) and one.value_kind == "array"
     return is_listed or isinstance(one, ArrayPlan | CountedItems | UnequalValues)

@@ -27,12 +27,12 @@ from constrained_k2.schema.shapes import (
     NEVER,
     Array,
     Kind,
+    ListedValue,
     Node,
     Number,
     Object,
     Shape,
     String,
-    Value,
 )
 from constrained_k2.schema.undeclared_keys import REASON
 
@@ -109,10 +109,10 @@ def _alternative(
                 planned = plan_array(planning, shape)
             case String() | Number():
                 planned = _leaf(planning, shape, form, numbers)
-            case Value() if is_arguments:
+            case ListedValue() if is_arguments:
                 planned = plan_arguments(planning, shape)
             case _:
-                if isinstance(shape, Value) and shape.value_kind in _WITH_INTEGERS:
+                if isinstance(shape, ListedValue) and shape.value_kind in _WITH_INTEGERS:
                     planning.note_listed(shape.value)
                 planned = shape
         planning.settle_notes(is_planned=not isinstance(planned, Wider))

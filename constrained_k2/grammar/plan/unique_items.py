@@ -12,7 +12,7 @@ from constrained_k2.grammar.plan.leaves import is_endless, is_text
 from constrained_k2.grammar.plan.nodes import Wider
 from constrained_k2.grammar.plan.open_keys import ends_freely
 from constrained_k2.grammar.plan.planning import Planning
-from constrained_k2.schema.shapes import Array, Node, Number, Object, Shape, String, Value
+from constrained_k2.schema.shapes import Array, ListedValue, Node, Number, Object, Shape, String
 
 _KEYWORD = ("uniqueItems",)
 _MAY_REPEAT = "an item may repeat once every allowed item with the same prefix has been used"
@@ -44,7 +44,7 @@ def compared_items(planning: Planning, shape: Array) -> tuple[Node, bytes] | Wid
 
 
 def _is_container(shape: Shape) -> bool:
-    return isinstance(shape.value if isinstance(shape, Value) else shape, (Object, Array, dict, list))
+    return isinstance(shape.value if isinstance(shape, ListedValue) else shape, (Object, Array, dict, list))
 
 
 def _never_run_out(shapes: Iterable[Shape]) -> bool:
@@ -54,7 +54,7 @@ def _never_run_out(shapes: Iterable[Shape]) -> bool:
     completions: once written, their first byte is forbidden.
     """
     strings = [one for one in shapes if isinstance(one, String)]
-    values = [one for one in shapes if isinstance(one, Value)]
+    values = [one for one in shapes if isinstance(one, ListedValue)]
     if not all(map(_has_no_end, (one for one in shapes if isinstance(one, Number)))) or not all(map(is_text, values)):
         return False
     return any(map(is_endless, strings)) or (not values and all(map(_goes_on, strings)))

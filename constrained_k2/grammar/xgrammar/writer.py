@@ -21,7 +21,19 @@ from constrained_k2.grammar.xgrammar.strings import ANY_STRING, found, none_of, 
 from constrained_k2.schema.no_instances import NoInstancesError
 from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.notes import NoteStatus
-from constrained_k2.schema.shapes import ANY, Array, Boolean, Node, Null, Number, Object, Shape, Shapes, String, Value
+from constrained_k2.schema.shapes import (
+    ANY,
+    Array,
+    Boolean,
+    ListedValue,
+    Node,
+    Null,
+    Number,
+    Object,
+    Shape,
+    Shapes,
+    String,
+)
 from constrained_k2.schema.string_formats import patterns_of
 from constrained_k2.schema.undeclared_keys import REASON, UndeclaredKeys
 from constrained_k2.schema.wanted_members import chosen
@@ -159,7 +171,7 @@ class XGrammarWriter:
             return self._object(node, shape)
         return self._value(node, shape)
 
-    def _value(self, node: Node, shape: Value) -> dict[str, Any] | None:
+    def _value(self, node: Node, shape: ListedValue) -> dict[str, Any] | None:
         value = shape.value
         if isinstance(value, float) and abs(value) < _EXACT and (Fraction(str(value)) * _DIGITS).denominator == 1:
             return {"type": "number", "minimum": value, "maximum": value}
@@ -277,7 +289,7 @@ class XGrammarWriter:
         for name in allowed:
             if isinstance(name, String):
                 yield self.string(shape.names | node, replace(name, excluded=name.excluded.union(names)))
-        listed = {name.value for name in allowed if isinstance(name, Value) and isinstance(name.value, str)}
+        listed = {name.value for name in allowed if isinstance(name, ListedValue) and isinstance(name.value, str)}
         if others := listed.difference(names):
             yield one_of(others)
 

@@ -6,10 +6,10 @@ from enum import IntEnum, auto
 from constrained_k2.parsing import events as ev
 from constrained_k2.parsing.reader import Reader
 from constrained_k2.parsing.xtml.tags import Part, Tag, TagReader
-from constrained_k2.parsing.xtml.values import RawValue, Value, quoted
+from constrained_k2.parsing.xtml.values import RawValue, ValueReader, quoted
 
 
-class State(IntEnum):
+class Block(IntEnum):
     """The block of a turn that the next part belongs to."""
 
     START = auto()  # in the response, before any text
@@ -31,9 +31,9 @@ class XtmlReader(Reader):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._tags = TagReader(self.vocabulary)
-        self._state = State.REASONING if self.in_reasoning else State.START
+        self._state = Block.REASONING if self.in_reasoning else Block.START
         self._keys = 0  # arguments of the current call
-        self._value: Value = RawValue()
+        self._value: ValueReader = RawValue()
         self._is_raw = False  # the current call's arguments are one JSON text
 
     def read(self, token_id: int) -> None:
@@ -66,38 +66,38 @@ class XtmlReader(Reader):
         """End the completion, or the turn if the model ended it (``stopped``)."""
 
     def _is_in_call(self) -> bool:
-        return self._state in (State.CALL, State.VALUE)
+        return self._state in (Block.CALL, Block.VALUE)
 
     def _start_call(self, name: str, index: int) -> None:
         self._emit_call_started(name, index)
         self._keys, self._is_raw = 0, False
-        self._state = State.CALL
+        self._state = Block.CALL
 
-    def _start_argument(self, key: str, value: Value) -> None:
+    def _start_argument(self, key: str, value: ValueReader) -> None:
         self._emit_arguments(f"{', ' if self._keys else '{'}{quoted(key)}: ")
         self._keys += 1
         self._value = value
-        self._state = State.VALUE
+        self._state = Block.VALUE
 
     def _start_raw(self) -> None:
         self._is_raw, self._value = True, RawValue()
-        self._state = State.VALUE
+        self._state = Block.VALUE
 
     def _finish_call(self) -> None:
         if not self._is_raw:
             self._emit_arguments("}" if self._keys else "{}")
         self.events.append(ev.CallFinished(self._position))
-        self._state = State.TOOLS
+        self._state = Block.TOOLS
 
     def _cut_call(self) -> None:
-        if self._state is State.VALUE:
+        if self._state is Block.VALUE:
             self._emit_arguments(self._value.buffered)
         self.events.append(ev.CallCut(self._position))
-        self._state = State.BROKEN
+        self._state = Block.BROKEN
 
     def _prose(self, text: str) -> None:
         if text:
-            is_reasoning = self._state is State.REASONING
+            is_reasoning = self._state is Block.REASONING
             self.events.append(ev.ReasoningDelta(text) if is_reasoning else ev.ContentDelta(text))
 
     def _structure(self, text: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from constrained_k2.formats.kimi_k3 import ARGUMENT, CALL, JSON, MESSAGE, RESPONSE, THINK, TOOLS, escape, unescape
 from constrained_k2.parsing import events as ev
-from constrained_k2.parsing.xtml.reader import State, XtmlReader
+from constrained_k2.parsing.xtml.reader import Block, XtmlReader
 from constrained_k2.parsing.xtml.tags import Part, Tag
 from constrained_k2.parsing.xtml.values import OBJECT, STRING, TYPES, JsonValue, StringValue
 
@@ -13,22 +13,22 @@ _CALL = re.compile(rf'{CALL} tool="([^"]*)" index="([1-9][0-9]{{0,17}})"')
 _ARGUMENT = re.compile(rf'{ARGUMENT} key="([^"]*)" type="({"|".join(sorted(TYPES))})"')
 _RAW = f'{JSON} type="{OBJECT}"'
 
-_NEXT: Mapping[tuple[State, bool, str], State] = {
-    (State.START, False, THINK): State.REASONING,  # the prompt opened the message alone
-    (State.START, False, RESPONSE): State.RESPONSE,
-    (State.START, True, RESPONSE): State.RESPONDED,
-    (State.REASONING, True, THINK): State.THOUGHT,
-    (State.THOUGHT, False, RESPONSE): State.RESPONSE,
-    (State.RESPONSE, True, RESPONSE): State.RESPONDED,
-    (State.RESPONDED, False, TOOLS): State.TOOLS,
-    (State.RESPONDED, True, MESSAGE): State.ENDED,
-    (State.TOOLS, True, TOOLS): State.CLOSED,
-    (State.BROKEN, True, TOOLS): State.CLOSED,
-    (State.CLOSED, True, MESSAGE): State.ENDED,
+_NEXT: Mapping[tuple[Block, bool, str], Block] = {
+    (Block.START, False, THINK): Block.REASONING,  # the prompt opened the message alone
+    (Block.START, False, RESPONSE): Block.RESPONSE,
+    (Block.START, True, RESPONSE): Block.RESPONDED,
+    (Block.REASONING, True, THINK): Block.THOUGHT,
+    (Block.THOUGHT, False, RESPONSE): Block.RESPONSE,
+    (Block.RESPONSE, True, RESPONSE): Block.RESPONDED,
+    (Block.RESPONDED, False, TOOLS): Block.TOOLS,
+    (Block.RESPONDED, True, MESSAGE): Block.ENDED,
+    (Block.TOOLS, True, TOOLS): Block.CLOSED,
+    (Block.BROKEN, True, TOOLS): Block.CLOSED,
+    (Block.CLOSED, True, MESSAGE): Block.ENDED,
 }
 """State, whether a tag closes, and its name -> the state after it."""
 
-_PROSE = frozenset({State.START, State.REASONING, State.RESPONSE})
+_PROSE = frozenset({Block.START, Block.REASONING, Block.RESPONSE})
 
 
 class StrictXtmlReader(XtmlReader):
@@ -40,7 +40,7 @@ class StrictXtmlReader(XtmlReader):
 
     def read(self, token_id: int) -> None:
         """Read one token; the end of the section may decline a call whose tag is open."""
-        is_end = token_id == self._markers.section_end and self._state is State.TOOLS
+        is_end = token_id == self._markers.section_end and self._state is Block.TOOLS
         if is_end and (pending := self._tags.take_pending()) is not None:
             if pending.closes:
                 self._emit(pending.text)
@@ -50,9 +50,9 @@ class StrictXtmlReader(XtmlReader):
         super().read(token_id)
 
     def _read_part(self, part: Part) -> None:
-        if self._state is State.VALUE:
+        if self._state is Block.VALUE:
             self._in_value(part)
-        elif self._state is State.CALL:
+        elif self._state is Block.CALL:
             self._in_call(part)
         elif isinstance(part, Tag):
             self._read_tag(part)
@@ -65,7 +65,7 @@ class StrictXtmlReader(XtmlReader):
         if following is not None:
             self._state = following
             self._structure(tag.text)
-        elif self._state not in (State.TOOLS, State.BROKEN):
+        elif self._state not in (Block.TOOLS, Block.BROKEN):
             self._emit(tag.text)
         elif not tag.closes and (found := _CALL.fullmatch(tag.body)) and (name := self._name(found[1])):
             self._structure(tag.text)
@@ -73,10 +73,10 @@ class StrictXtmlReader(XtmlReader):
         else:
             is_call = tag.body.startswith(CALL)
             if is_call and not tag.closes:
-                self._state, self._reason = State.BROKEN, f'the tag is not {CALL} tool="NAME" index="NUMBER"'
+                self._state, self._reason = Block.BROKEN, f'the tag is not {CALL} tool="NAME" index="NUMBER"'
             self._emit(tag.text)
             if is_call and tag.closes:
-                self._state = State.TOOLS
+                self._state = Block.TOOLS
 
     def _in_call(self, part: Part) -> None:
         is_tag = isinstance(part, Tag)
@@ -104,7 +104,7 @@ class StrictXtmlReader(XtmlReader):
             else:
                 self._emit_arguments(ended[0])
                 self._structure(part.text)
-                self._state = State.CALL
+                self._state = Block.CALL
         else:
             self._break(part, "the value does not end in its tag")
 
@@ -125,7 +125,7 @@ class StrictXtmlReader(XtmlReader):
         self._read_part(part)
 
     def _end_in_tag(self, tag: Tag) -> None:
-        if self._state in (State.TOOLS, State.BROKEN) and not tag.closes:
+        if self._state in (Block.TOOLS, Block.BROKEN) and not tag.closes:
             self.events.append(ev.HeaderCut(tag.body))
         elif tag.is_name or self._is_in_call():
             self._structure(tag.text)
@@ -135,17 +135,17 @@ class StrictXtmlReader(XtmlReader):
     def _end(self, *, stopped: bool) -> None:  # noqa: ARG002 - an open call is cut off either way
         if self._is_in_call():
             self._cut_call()
-            self._state = State.TOOLS
+            self._state = Block.TOOLS
 
     def _emit(self, text: str) -> None:
         if not text:
             return
-        if self._state is State.START:
-            self._state = State.RESPONSE
+        if self._state is Block.START:
+            self._state = Block.RESPONSE
         if self._state in _PROSE:
             self._prose(text)
         else:
-            reason = self._reason if self._state is State.BROKEN else "text between blocks"
+            reason = self._reason if self._state is Block.BROKEN else "text between blocks"
             self.events.append(ev.MalformedDelta(text, reason))
 
 

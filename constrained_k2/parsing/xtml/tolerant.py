@@ -7,7 +7,7 @@ from constrained_k2.formats.kimi_k3 import ARGUMENT, CALL, CLOSE, JSON, MESSAGE,
 from constrained_k2.parsing import events as ev
 from constrained_k2.parsing.arguments import ArgumentsText
 from constrained_k2.parsing.call_prefix import MAX_BLANKS
-from constrained_k2.parsing.xtml.reader import State, XtmlReader
+from constrained_k2.parsing.xtml.reader import Block, XtmlReader
 from constrained_k2.parsing.xtml.spelled import SpelledTags
 from constrained_k2.parsing.xtml.tag_content import TagContent, ends_call, read_tag
 from constrained_k2.parsing.xtml.tags import BLANKS, Part, Tag
@@ -15,19 +15,19 @@ from constrained_k2.parsing.xtml.values import STRING, StringValue, TolerantValu
 
 _INDEX = re.compile(r"[1-9][0-9]{0,17}")
 
-_AFTER: Mapping[tuple[bool, str], State] = {
-    (False, THINK): State.REASONING,
-    (True, THINK): State.THOUGHT,
-    (False, RESPONSE): State.RESPONSE,
-    (True, RESPONSE): State.RESPONDED,
-    (False, TOOLS): State.TOOLS,
-    (True, TOOLS): State.CLOSED,
-    (True, MESSAGE): State.ENDED,
+_AFTER: Mapping[tuple[bool, str], Block] = {
+    (False, THINK): Block.REASONING,
+    (True, THINK): Block.THOUGHT,
+    (False, RESPONSE): Block.RESPONSE,
+    (True, RESPONSE): Block.RESPONDED,
+    (False, TOOLS): Block.TOOLS,
+    (True, TOOLS): Block.CLOSED,
+    (True, MESSAGE): Block.ENDED,
 }
 """Whether a tag closes, and its name -> the state after it, whatever the state before."""
 
-_EMPTY = frozenset({State.START, State.THOUGHT, State.RESPONDED})
-_TEXT = frozenset({State.START, State.REASONING, State.RESPONSE})
+_EMPTY = frozenset({Block.START, Block.THOUGHT, Block.RESPONDED})
+_TEXT = frozenset({Block.START, Block.REASONING, Block.RESPONSE})
 
 
 class TolerantXtmlReader(XtmlReader):
@@ -58,7 +58,7 @@ class TolerantXtmlReader(XtmlReader):
 
     def _read_part(self, part: Part) -> None:
         if isinstance(part, str):
-            is_prose = not self._is_in_call() and self._state is not State.REASONING
+            is_prose = not self._is_in_call() and self._state is not Block.REASONING
             if not (self.calls and self.declared and (is_prose or self._is_spelled)):
                 self._read_text(part)
                 return
@@ -81,14 +81,14 @@ class TolerantXtmlReader(XtmlReader):
             self._prefix += part
             return
         self._release_prefix()
-        if self._state is State.VALUE:
+        if self._state is Block.VALUE:
             self._written.append(part)
             self._emit_arguments(self._value.feed(part))
         elif self._state in _TEXT or part.strip(BLANKS) or self._has_text:
-            if self._state is State.CALL:
+            if self._state is Block.CALL:
                 self._cut_call()
             self._content(part)
-        elif self._state is State.CALL:
+        elif self._state is Block.CALL:
             self._written.append(part)
             self._record("blanks")
         else:
@@ -112,8 +112,8 @@ class TolerantXtmlReader(XtmlReader):
             pass
         elif state := _AFTER.get((tag.closes, content.name)):
             self._enter(tag, state)
-        elif self._state is State.BROKEN and content.name == CALL and tag.closes:
-            self._enter(tag, State.TOOLS)
+        elif self._state is Block.BROKEN and content.name == CALL and tag.closes:
+            self._enter(tag, Block.TOOLS)
         else:
             self._content(tag.text)
 
@@ -123,7 +123,7 @@ class TolerantXtmlReader(XtmlReader):
         if self._is_in_call():
             if self._read_tag_of_call(tag, content):
                 return
-            if self._state is State.VALUE or not ends_call(tag, content):
+            if self._state is Block.VALUE or not ends_call(tag, content):
                 self._read_text(tag.text)
                 return
             self._end_call(whole=True)
@@ -146,20 +146,20 @@ class TolerantXtmlReader(XtmlReader):
         if self._backticks % 2 or self._opens_section:
             return False
         if name == RESPONSE and closes:
-            return not self._prefix and self._state in (State.START, State.RESPONSE)
+            return not self._prefix and self._state in (Block.START, Block.RESPONSE)
         return name == TOOLS and not closes and (bool(self._prefix) or self._state in _EMPTY)
 
     def _open_spelled(self, tag: Tag, content: TagContent) -> None:
         """Begin a spelled call, and its section if it is the section's first call."""
         if not self._is_spelled:
-            if not self._prefix.startswith(CLOSE) and self._state is not State.RESPONDED:
+            if not self._prefix.startswith(CLOSE) and self._state is not Block.RESPONDED:
                 self._pending["no_response"] = None
             if self._prefix.split() != [self._prefix]:
                 self._pending["blanks"] = None
             self._structure(self._prefix)
             self._prefix, self._opens_section = "", False
             self._is_spelled = self._in_section = True
-            self._state, self._has_text = State.TOOLS, False
+            self._state, self._has_text = Block.TOOLS, False
         self._pending["spelled_markers"] = None
         self._open_call(tag, content)
 
@@ -174,16 +174,16 @@ class TolerantXtmlReader(XtmlReader):
         if prefix:
             self._content(prefix)
 
-    def _enter(self, tag: Tag, state: State) -> None:
+    def _enter(self, tag: Tag, state: Block) -> None:
         """Enter or leave a block."""
         self._is_uncalled = False
-        if state is State.TOOLS and not tag.closes:
+        if state is Block.TOOLS and not tag.closes:
             self._in_section = True
-            if self._state is State.REASONING:
+            if self._state is Block.REASONING:
                 self._pending["in_reasoning"] = None
-            elif self._state in (State.START, State.THOUGHT, State.RESPONSE):
+            elif self._state in (Block.START, Block.THOUGHT, Block.RESPONSE):
                 self._pending["no_response"] = None
-        elif state is not State.TOOLS:
+        elif state is not Block.TOOLS:
             self._in_section = False
             self._pending = {}
         self._structure(self._take_blanks() + tag.text)
@@ -196,7 +196,7 @@ class TolerantXtmlReader(XtmlReader):
         if self._markers.name_problem(name):
             return False
         recoveries = dict(self._pending)
-        if self._state is State.REASONING:
+        if self._state is Block.REASONING:
             recoveries["in_reasoning"] = None
         if not self._in_section:
             recoveries["no_section"] = None
@@ -217,7 +217,7 @@ class TolerantXtmlReader(XtmlReader):
         if content is None:
             return False
         name, attributes = content.name, content.attributes
-        if self._state is State.VALUE:
+        if self._state is Block.VALUE:
             if not tag.closes or name != (JSON if self._is_raw else ARGUMENT):
                 return False
             self._finish_value()
@@ -254,7 +254,7 @@ class TolerantXtmlReader(XtmlReader):
         self._emit_arguments(rest)
         self._record(*recoveries)
         self._is_changed = self._is_changed or bool(recoveries)
-        self._state = State.CALL
+        self._state = Block.CALL
 
     def _finish_call(self) -> None:
         if self._is_changed:
@@ -265,7 +265,7 @@ class TolerantXtmlReader(XtmlReader):
         """End a call without an end tag: complete if its arguments are, and the model went on or stopped."""
         raw = self._value if self._is_raw else None
         is_complete = raw.is_object if isinstance(raw, ArgumentsText) else self._keys > 0
-        if whole and self._state is State.CALL and is_complete:
+        if whole and self._state is Block.CALL and is_complete:
             self._record("no_call_end")
             self._finish_call()
         else:
@@ -273,7 +273,7 @@ class TolerantXtmlReader(XtmlReader):
 
     def _end_in_tag(self, tag: Tag) -> None:
         self._flush_spelled()
-        is_call = self._state is State.TOOLS or tag.body.lstrip(BLANKS).startswith(CALL)
+        is_call = self._state is Block.TOOLS or tag.body.lstrip(BLANKS).startswith(CALL)
         if self._is_in_call():
             self._structure(tag.text)
         elif self.calls and is_call and not tag.closes:
@@ -295,11 +295,11 @@ class TolerantXtmlReader(XtmlReader):
         if self._is_uncalled:
             self._structure(self._take_blanks() + text)
             return
-        if self._state is State.START and text:
-            self._state = State.RESPONSE
+        if self._state is Block.START and text:
+            self._state = Block.RESPONSE
         self._has_text = self._state not in _TEXT
         self._is_spelled = False
-        if self._state is not State.REASONING:
+        if self._state is not Block.REASONING:
             self._backticks += text.count("`")
         self._prose(self._take_blanks() + text)
 

@@ -19,7 +19,7 @@ _DECODER = json.JSONDecoder(parse_int=lambda _: 0, parse_float=lambda _: 0.0, pa
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
-class Value(Protocol):
+class ValueReader(Protocol):
     """The value of one argument while it is written."""
 
     def feed(self, text: str) -> str:

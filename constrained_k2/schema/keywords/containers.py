@@ -14,7 +14,7 @@ from constrained_k2.schema.shapes import (
     Node,
     Object,
     Shape,
-    Wanted,
+    Witness,
     negated,
     with_value,
     without_key,
@@ -58,16 +58,16 @@ def _not_members(read: Reader) -> Iterator[Shape]:
         yield with_value(key, read.at("properties", key, holds=False))
     for pattern, written in patterns:
         value = read.at("patternProperties", written)
-        yield from _with_wanted(read, "patternProperties", value, Wanted(found=frozenset({pattern})))
+        yield from _with_wanted(read, "patternProperties", value, Witness(found=frozenset({pattern})))
     if read.schema.get("additionalProperties", True) not in (True, {}) and not problem:
         names, absent = frozenset(read.object("properties")), frozenset(pattern for pattern, _ in patterns)
         value = read.at("additionalProperties")
-        yield from _with_wanted(read, "additionalProperties", value, Wanted(excluded=names, absent=absent))
+        yield from _with_wanted(read, "additionalProperties", value, Witness(excluded=names, absent=absent))
 
 
-def _with_wanted(read: Reader, keyword: str, value: Node, wanted: Wanted) -> Iterator[Object]:
+def _with_wanted(read: Reader, keyword: str, value: Node, wanted: Witness) -> Iterator[Object]:
     """Objects with a witness: a member whose key fits ``wanted`` and whose value fails the node ``value``."""
-    if not read.normalizer.wants_members:
+    if not read.normalizer.exact_witnesses:
         read.note_negation(keyword)
     else:
         fails = ANY if read.normalizer.document.find(min(value)[0]) is False else negated(value)
@@ -82,11 +82,11 @@ def _evaluated_members(read: Reader, _: object) -> Iterator[list[Case]]:
 
 
 def _not_property_names(read: Reader) -> list[Shape]:
-    if not read.normalizer.wants_members:
+    if not read.normalizer.exact_witnesses:
         read.note_negation("propertyNames")
         return []
     names = read.at("propertyNames", holds=False)
-    return [Object(wanted=frozenset({Wanted(names=names, pointer=f"{read.pointer}/propertyNames")}))]
+    return [Object(wanted=frozenset({Witness(names=names, pointer=f"{read.pointer}/propertyNames")}))]
 
 
 def _items(read: Reader) -> list[Shape]:

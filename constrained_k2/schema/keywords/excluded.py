@@ -23,7 +23,7 @@ from constrained_k2.schema.shapes import (
     Object,
     Shape,
     String,
-    Wanted,
+    Witness,
     kind_of,
     meet,
     value_of,
@@ -52,7 +52,7 @@ def excluding(read: Reader, keyword: str, values: list[Any]) -> Iterator[Shape]:
             yield empty
         elif kind in by_kind:
             parts = sum(1 + len(value) for value in by_kind[kind])
-            if parts <= _MAX_PARTS and read.normalizer.wants_members:
+            if parts <= _MAX_PARTS and read.normalizer.exact_witnesses:
                 yield from different(_Excluder(read, keyword), by_kind[kind])
             else:
                 read.note_negation(keyword, f"no {kind} is written")
@@ -98,7 +98,7 @@ def _objects(make: _Excluder, values: list[dict[str, Any]], path: Object = Objec
     if not values:
         yield path
     elif key is None:
-        yield replace(path, wanted=frozenset({Wanted(excluded=frozenset(known))}))
+        yield replace(path, wanted=frozenset({Witness(excluded=frozenset(known))}))
     else:
         lacking = [value for value in values if key not in value]
         yield from _objects(make, lacking, replace(path, maps=path.maps | without_key(key).maps))

@@ -24,7 +24,7 @@ class Expander(Protocol):
     document: SchemaDocument
     notes: Notes
     relaxes_negations: bool
-    wants_members: bool
+    exact_witnesses: bool
     left_out: frozenset[str]
 
     @property

@@ -45,7 +45,7 @@ def next_piece(cursor: JsonCursor) -> str:
     """The next piece of the likely text; empty if unknown."""
     expect = cursor.expect
     if expect is JsonPart.VALUE:
-        value = _beginning(cursor.value)
+        value = beginning(cursor.value)
         # A blank and a word are one token, a blank and a digit are two.
         return cursor.next_blanks(_BLANK) + value if value or cursor.value.kind in _NUMBERS else ""
     if expect is JsonPart.IN_STRING:
@@ -55,7 +55,7 @@ def next_piece(cursor: JsonCursor) -> str:
     if expect is JsonPart.COLON:
         return ":"
     if expect is JsonPart.FIRST_ITEM:
-        return _beginning(cursor.value)
+        return beginning(cursor.value)
     if not cursor.frames:
         return ""
     if not cursor.frames[-1].is_object:
@@ -104,7 +104,7 @@ def _after_value(frame: OpenContainer) -> str:
     return "," if _next_key(frame) else "}"
 
 
-def _beginning(view: SchemaView) -> str:
+def beginning(view: SchemaView) -> str:
     """The likely prefix of a value; the whole value if only one is possible."""
     if len(view.options) == 1:
         return view.options[0]

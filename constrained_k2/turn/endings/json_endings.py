@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Protocol, Self, TypeVar
 
 from constrained_k2.grammar.plan.nodes import Alternative, NumberPlan, Plan, StringPlan, kind_of_alternative
-from constrained_k2.schema.shapes import Number, Value
+from constrained_k2.schema.shapes import ListedValue, Number
 from constrained_k2.turn.cursors.json_cursor import JsonCursor, JsonPart, OpenContainer, spelled, unspelled
 from constrained_k2.turn.endings.plan_values import PlanValues, values_of
 from constrained_k2.turn.endings.text_rests import MOST, rests, rests_of_key
@@ -154,7 +154,7 @@ def value_alternatives(
 
 def _distinct(alternatives: Iterable[Alternative]) -> list[Alternative]:
     """Drop duplicates: constants are compared by value, others by identity, since large objects compare slowly."""
-    return list({one if isinstance(one, Value) else id(one): one for one in alternatives}.values())
+    return list({one if isinstance(one, ListedValue) else id(one): one for one in alternatives}.values())
 
 
 def _fits(values: PlanValues, one: Alternative, frame: OpenContainer) -> bool:
@@ -173,10 +173,10 @@ def name_of(key: str) -> str:
 def _constant(values: PlanValues, frames: list[OpenContainer], shortest: list[Alternative]) -> str:
     """The value's JSON if the container's shortest alternative allows only one constant here; else empty."""
     found = _contained(values, frames, shortest) or value_alternatives(values, frames, shortest)
-    return text_of(found[0]) if len(found) == 1 and isinstance(found[0], Value) else ""
+    return text_of(found[0]) if len(found) == 1 and isinstance(found[0], ListedValue) else ""
 
 
-def text_of(value: Value) -> str:
+def text_of(value: ListedValue) -> str:
     """A value as JSON, in the only spelling that the grammars accept."""
     return json.dumps(value.value, ensure_ascii=False)
 
@@ -185,8 +185,8 @@ def _opening(found: list[Alternative]) -> str:
     """The beginning of the shortest value; empty if the choice is left to the model."""
     if not found:
         return ""
-    if isinstance(found[0], Value):
-        return '"' if all(isinstance(one, Value) and one.value_kind == "string" for one in found) else ""
+    if isinstance(found[0], ListedValue):
+        return '"' if all(isinstance(one, ListedValue) and one.value_kind == "string" for one in found) else ""
     return (
         nearest_zero(found[0].shape)
         if isinstance(found[0], NumberPlan)
@@ -207,7 +207,7 @@ def _beginnings(alternatives: list[Alternative]) -> list[str]:
 
 
 def _beginning(one: Alternative) -> str:
-    if isinstance(one, Value):
+    if isinstance(one, ListedValue):
         return text_of(one)
     return (
         nearest_zero(one.shape, multiples_only=False)
@@ -239,7 +239,7 @@ def _rests_of_number(values: PlanValues, cursor: JsonCursor, containers: list[Al
 
 def _ends_of_string(begun: str, found: list[Alternative], *, known_only: bool) -> Iterable[str]:
     free = [one.shape for one in found if isinstance(one, StringPlan)]
-    texts = [text_of(one) for one in found if isinstance(one, Value)]
+    texts = [text_of(one) for one in found if isinstance(one, ListedValue)]
     ends = dict.fromkeys(text[1 + len(begun) :] for text in texts if text.startswith(f'"{begun}'))
     if ends and not free:
         yield from ends if len(ends) == 1 and begun else ()

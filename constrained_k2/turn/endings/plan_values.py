@@ -26,7 +26,7 @@ from constrained_k2.grammar.plan.nodes import (
     UnequalValues,
     kind_of_alternative,
 )
-from constrained_k2.schema.shapes import Boolean, Null, Number, Value, kind_of, value_of
+from constrained_k2.schema.shapes import Boolean, ListedValue, Null, Number, kind_of, value_of
 from constrained_k2.turn.cursors.json_cursor import spelled
 from constrained_k2.turn.endings.text_rests import rests_of_key
 
@@ -90,7 +90,7 @@ class PlanValues:
 
     def items(self, one: Alternative, number: int) -> list[Alternative]:
         """The alternatives of an array's item ``number`` (from 0), starting with those that ``contains`` demands."""
-        if isinstance(one, Value):
+        if isinstance(one, ListedValue):
             values = one.value
             return [value_of(value) for value in values[number : number + 1]] if isinstance(values, list) else []
         if isinstance(one, ArrayPlan):
@@ -121,7 +121,7 @@ class PlanValues:
 
     def members(self, one: Alternative, key: str) -> list[Alternative]:
         """The alternatives of the value of an object's key."""
-        if isinstance(one, Value):
+        if isinstance(one, ListedValue):
             members = one.value
             return [value_of(members[key])] if isinstance(members, dict) and key in members else []
         return self._of_each(self._nodes(one, key))
@@ -129,7 +129,7 @@ class PlanValues:
     def may_have(self, one: Alternative, key: str, text: str) -> bool:
         """True if an object may have a key with this value; ``text``: the value's JSON, empty if it is not known."""
         if not isinstance(one, ObjectPlan):
-            return isinstance(one, Value) and key in one.value
+            return isinstance(one, ListedValue) and key in one.value
         nodes = self._nodes(one, key)
         return bool(nodes) and (not text or any(_may_be(found, text) for found in self._of_each(nodes)))
 
@@ -147,7 +147,7 @@ class PlanValues:
 
     def declared(self, one: Alternative) -> list[str]:
         """The keys that an object declares, in the schema's order."""
-        if isinstance(one, Value) and one.value_kind == "object":
+        if isinstance(one, ListedValue) and one.value_kind == "object":
             return list(one.value)
         return list(one.order) if isinstance(one, ObjectPlan) else []
 
@@ -170,7 +170,7 @@ class PlanValues:
     def _cost(self, one: Alternative) -> float:
         """As :meth:`cost`, computed from the nodes' costs that are known so far."""
         match one:
-            case Value():
+            case ListedValue():
                 return len(one.text)
             case Null() | Boolean():
                 return 4
@@ -240,8 +240,8 @@ class PlanValues:
         found = self._known.get(number)
         if found is None:
             in_order = sorted(_alternatives(self.plan.nodes, number), key=self.cost)
-            constants = [one for one in in_order if isinstance(one, Value)][:_MAX_CONSTANTS]
-            others = [one for one in in_order if not isinstance(one, Value)][:_MAX_OTHERS]
+            constants = [one for one in in_order if isinstance(one, ListedValue)][:_MAX_CONSTANTS]
+            others = [one for one in in_order if not isinstance(one, ListedValue)][:_MAX_OTHERS]
             kept = set(map(id, (*constants, *others)))
             found = self._known[number] = [one for one in in_order if id(one) in kept]
         return found
@@ -268,7 +268,7 @@ def _may_be(one: Alternative, text: str) -> bool:
         value = json.loads(text)
     except ValueError:
         return True
-    if isinstance(one, Value):
+    if isinstance(one, ListedValue):
         return value_of(value) == one
     if kind_of(value) != kind_of_alternative(one):
         return False

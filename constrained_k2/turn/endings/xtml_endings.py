@@ -9,7 +9,7 @@ from math import inf
 
 from constrained_k2.formats.kimi_k3 import ARGUMENT, BEFORE_KEY, BEFORE_TYPE, KEY_PIECES, TYPE_PIECES, escape, unescape
 from constrained_k2.grammar.plan.nodes import Alternative, Plan, StringPlan, kind_of_alternative
-from constrained_k2.schema.shapes import Value
+from constrained_k2.schema.shapes import ListedValue
 from constrained_k2.turn.cursors.json_cursor import MAX_TOKEN, JsonPart, spelled
 from constrained_k2.turn.cursors.xtml_cursor import XtmlCursor, XtmlPart
 from constrained_k2.turn.cursors.xtml_tags import TYPE_WORDS, rest_of_piece
@@ -63,7 +63,7 @@ def _pieces(cursor: XtmlCursor, values: PlanValues, *, known_only: bool = False)
 def _options(found: list[Alternative], kind: str) -> list[str] | None:
     """All values of a type, as JSON, if the schema lists them; None if it allows values that it does not list."""
     of_type = [one for one in found if kind_of_alternative(one) == kind]
-    texts = [text_of(one) for one in of_type if isinstance(one, Value)]
+    texts = [text_of(one) for one in of_type if isinstance(one, ListedValue)]
     return texts if len(texts) == len(of_type) else None
 
 

@@ -16,7 +16,7 @@ from constrained_k2.vllm_plugin.api_server.functions import text_formats
 from constrained_k2.vllm_plugin.api_server.reasons import refusal
 from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
-from constrained_k2.vllm_plugin.shared.byte_compiler import SLOW_SECONDS, looked_up
+from constrained_k2.vllm_plugin.shared.byte_compiler import SLOW_SECONDS, compiled_over_bytes
 from constrained_k2.vllm_plugin.shared.constraint import (
     constraint_in,
     constraint_text,
@@ -35,7 +35,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 def compile_tools(constraint: ToolCallSpec, *, count: bool, by_shape: bool = True) -> CompiledToolCalls:
     """Compile a request's tools over the vocabulary of bytes; ``by_shape``: except those that their shape admits."""
-    compiled = looked_up(constraint, Server.settings)
+    compiled = compiled_over_bytes(constraint, Server.settings)
     try:
         if by_shape:
             compiled.admit()

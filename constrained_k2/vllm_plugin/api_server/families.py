@@ -22,7 +22,7 @@ Covered = Literal["whole", "relaxed", "object", "none"]
 
 PHASES = ("constant", "header", "arguments")
 
-_COMPILE_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)  # seconds; admission allows 1
+_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)  # seconds; admission allows 1
 
 _MODEL, _ENGINE = ("model_name",), ("model_name", "engine")  # vLLM's own labels: engine is a data-parallel rank
 
@@ -43,6 +43,8 @@ FAMILIES = (
            (*_MODEL, "reason", "detail")),
     Family("grammar_lookups", Counter, "Grammar lookups, by process (`where`) and result.",
            (*_MODEL, "where", "result")),
+    Family("admission_seconds", Histogram, "Time in which the API server reads a chat or responses request and checks "
+           "its tools, waiting for a thread included.", _MODEL),
     Family("compile_seconds", Histogram, "Time to compile one tool's schema.", (*_MODEL, "where")),
     Family("masked_steps", Counter, "Engine steps in which at least one row of logits was masked.", _ENGINE),
     Family("masked_rows", Counter, "Rows of logits masked, draft positions included.", (*_ENGINE, "phase")),
@@ -86,7 +88,7 @@ _LABELED_TOTALS = {
 @cache
 def families() -> dict[str, Any]:
     """The metrics by name, made on first use: prometheus_client takes a name once a process."""
-    options: dict[type, dict[str, Any]] = {Histogram: {"buckets": _COMPILE_BUCKETS}}
+    options: dict[type, dict[str, Any]] = {Histogram: {"buckets": _BUCKETS}}
     return {
         name: kind(f"constrained_k2_{name}", text, labels, **options.get(kind, {}))
         for name, kind, text, labels in FAMILIES
@@ -96,6 +98,7 @@ def families() -> dict[str, Any]:
 def expose(model_name: str, engines: list[int]) -> None:
     """Show every metric of a server at 0, by its engines' ranks, so that rates begin with the server."""
     shown = families()
+    shown["admission_seconds"].labels(model_name)
     for where in ("admission", "engine"):
         shown["compile_seconds"].labels(model_name, where)
         for result in ("hit", "miss"):
@@ -107,6 +110,11 @@ def expose(model_name: str, engines: list[int]) -> None:
         for family, labels in _LABELED_TOTALS.items():
             for label in labels:
                 shown[family].labels(model_name, rank, label)
+
+
+def record_admission(seconds: float) -> None:
+    """Count the time in which a request was read and its tools were checked."""
+    families()["admission_seconds"].labels(Server.model_name).observe(seconds)
 
 
 def record_request(compiled: CompiledToolCalls, grammar_engine: str) -> None:
@@ -130,14 +138,14 @@ def record_refusal(reason: str, detail: str) -> None:
     families()["refused_requests"].labels(Server.model_name, reason, detail).inc()
 
 
-def record_engine(news: Mapping[str, Any], model_name: str, rank: int) -> None:
-    """Add what an engine has counted since it last reported: :meth:`.transport.Published.news`."""
+def record_engine(delta: Mapping[str, Any], model_name: str, rank: int) -> None:
+    """Add what an engine has counted since it last reported: :meth:`.transport.Published.delta`."""
     known = _engine_counters(model_name, rank)
-    totals: Mapping[str, float] = news["totals"]
+    totals: Mapping[str, float] = delta["totals"]
     for name, count in totals.items():
         if (counter := known.get(name)) is not None:
             counter.inc(count)
-    for seconds in news["compile_seconds"]:
+    for seconds in delta["compile_seconds"]:
         families()["compile_seconds"].labels(model_name, "engine").observe(seconds)
 
 
@@ -169,7 +177,7 @@ def coverage_of_tool(compiled: CompiledToolCalls, name: str) -> Covered:
     """The coverage of one function's arguments."""
     if compiled.level(name) == "json_object":
         return "object"
-    return covered(compiled.known_coverage(name))
+    return covered(compiled.admission_coverage(name))
 
 
 def covered(coverage: Coverage) -> Covered:

@@ -20,6 +20,6 @@ def stat_logger_record(
 ) -> None:
     """Record what an engine has counted."""
     original(self, scheduler_stats, *args, engine_idx=engine_idx, **kwargs)
-    news = getattr(scheduler_stats, FIELD, None)
-    if news is not None:
-        families.record_engine(news, self.vllm_config.model_config.served_model_name, engine_idx)
+    delta = getattr(scheduler_stats, FIELD, None)
+    if delta is not None:
+        families.record_engine(delta, self.vllm_config.model_config.served_model_name, engine_idx)

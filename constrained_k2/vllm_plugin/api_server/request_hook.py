@@ -1,6 +1,7 @@
 """Turns a chat or responses request into what the engine receives."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -22,6 +23,7 @@ from constrained_k2.vllm_plugin.api_server.admission import (
     report,
     require_route,
 )
+from constrained_k2.vllm_plugin.api_server.families import record_admission
 from constrained_k2.vllm_plugin.api_server.functions import (
     choice_of,
     declared_tools,
@@ -156,7 +158,9 @@ async def precompile(request: Any, state: RequestState, *, thinking: bool) -> No
         return
     may_be_ours = request.tools or _names_form(request) or state.history_calls
     if (request.vllm_xargs or {}).get(XARGS_KEY) != OFF and may_be_ours:
+        begun = time.perf_counter()
         await _in_thread(_read_if_ours, request, state, thinking)
+        record_admission(time.perf_counter() - begun)
 
 
 def _read_if_ours(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: FBT001 - run_in_executor's

@@ -16,7 +16,7 @@ from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.request.structural_tag import read_structural_tag
 from constrained_k2.request.tools import DEFAULT_LIMITS, read_tools
 from constrained_k2.schema.undeclared_keys import read_undeclared_keys
-from constrained_k2.vllm_plugin.shared.byte_compiler import ENGINE_CORE, SLOW_SECONDS, looked_up
+from constrained_k2.vllm_plugin.shared.byte_compiler import ENGINE_CORE, SLOW_SECONDS, compiled_over_bytes
 from constrained_k2.vllm_plugin.shared.constraint import (
     finish_reserve_in,
     max_calls_in,
@@ -126,7 +126,7 @@ class Adoption:
             "strict_false": strict_false_in(params.extra_args),
         }
         constraint = ToolCallSpec.from_openai(body, thinking=self._may_think(ids))
-        compiled = looked_up(constraint, self._settings, ENGINE_CORE)
+        compiled = compiled_over_bytes(constraint, self._settings, ENGINE_CORE)
         compiled.admit()
         warn_of_any_objects(compiled.without_grammar)
         params = request.sampling_params = take_thinking_budget(params)

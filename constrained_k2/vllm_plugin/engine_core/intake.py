@@ -12,7 +12,12 @@ from vllm import SamplingParams
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.vllm_plugin.engine_core.adoption import Adoption
 from constrained_k2.vllm_plugin.engine_core.adoption_log import AdoptionLog
-from constrained_k2.vllm_plugin.shared.byte_compiler import ENGINE_CORE, SLOW_SECONDS, byte_compiler, looked_up
+from constrained_k2.vllm_plugin.shared.byte_compiler import (
+    ENGINE_CORE,
+    SLOW_SECONDS,
+    byte_compiler,
+    compiled_over_bytes,
+)
 from constrained_k2.vllm_plugin.shared.constraint import (
     carries_constraint,
     constraint_in,
@@ -108,7 +113,7 @@ def check(params: SamplingParams, settings: Settings) -> list[int]:
     if constraint is None:
         raise InvalidRequest("the request is tagged, but carries no tools", "vllm_xargs")
     finish_reserve_in(params.extra_args, 0)
-    checked = looked_up(constraint, settings, ENGINE_CORE)
+    checked = compiled_over_bytes(constraint, settings, ENGINE_CORE)
     checked.admit()
     warn_of_any_objects(checked.without_grammar)
     if (resolved := checked.resolved_spec) is not constraint:

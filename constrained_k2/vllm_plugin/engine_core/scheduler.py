@@ -50,7 +50,7 @@ class ConstrainingScheduler:
         """Add the counts made since the last report."""
         stats = super().make_stats(*args, **kwargs)  # type: ignore[misc]
         if stats is not None:
-            setattr(stats, FIELD, self.constrained_k2_totals.news(is_idle=not self.running))
+            setattr(stats, FIELD, self.constrained_k2_totals.delta(is_idle=not self.running))
         return stats
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:

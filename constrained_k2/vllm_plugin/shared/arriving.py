@@ -21,7 +21,7 @@ class _Step(NamedTuple):
     done: torch.cuda.Event | None
 
 
-class Arriving(Generic[About]):
+class PendingCopies(Generic[About]):
     """The results that were sent and have not been taken. Any thread may take them."""
 
     def __init__(self) -> None:

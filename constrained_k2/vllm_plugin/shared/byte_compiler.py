@@ -55,7 +55,9 @@ def _byte_compiler(settings: Settings, limits: CompileLimits, wire_format: WireF
     )
 
 
-def looked_up(constraint: ToolCallSpec, settings: Settings, limits: CompileLimits = API_SERVER) -> CompiledToolCalls:
+def compiled_over_bytes(
+    constraint: ToolCallSpec, settings: Settings, limits: CompileLimits = API_SERVER
+) -> CompiledToolCalls:
     """A request's grammars over bytes; :meth:`CompiledToolCalls.check_all` compiles those that are not cached.
 
     Raises:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from constrained_k2.kernels.declining import NamedRows
-from constrained_k2.vllm_plugin.shared.arriving import Arriving
+from constrained_k2.vllm_plugin.shared.arriving import PendingCopies
 from constrained_k2.vllm_plugin.shared.counters import EngineCounters, engine_counters
 from constrained_k2.vllm_plugin.shared.row_plan import NamedRow
 
@@ -20,7 +20,7 @@ class Declining:
 
     def __init__(self, counters: EngineCounters = engine_counters) -> None:
         self._counters = counters
-        self._chances = Arriving[Sequence[NamedRow]]()
+        self._chances = PendingCopies[Sequence[NamedRow]]()
         self._counted: OrderedDict[Hashable, None] = OrderedDict()
 
     @contextmanager

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from constrained_k2.kernels.examination import after_mask, before_mask
-from constrained_k2.vllm_plugin.shared.arriving import Arriving
+from constrained_k2.vllm_plugin.shared.arriving import PendingCopies
 from constrained_k2.vllm_plugin.shared.counters import EngineCounters, engine_counters
 from constrained_k2.vllm_plugin.shared.row_plan import PlannedRow
 
@@ -20,7 +20,7 @@ class RowProbe:
 
     def __init__(self, counters: EngineCounters = engine_counters) -> None:
         self._counters = counters
-        self._results = Arriving[None]()
+        self._results = PendingCopies[None]()
 
     @contextmanager
     def around(

@@ -26,7 +26,7 @@ class Published:
     def __init__(self) -> None:
         self._totals: dict[str, dict[str, float]] = {}
 
-    def news(self, snapshots: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    def delta(self, snapshots: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
         """The non-zero ``totals`` and the ``compile_seconds`` since the last call, of all processes; None without."""
         totals: dict[str, float] = {}
         durations: list[float] = []
@@ -73,7 +73,7 @@ class Collected:
         if totals["source"] != engine_counters.source:  # else it was pickled within this process
             self._workers[totals["source"]] = totals
 
-    def news(self, *, is_idle: bool = True) -> dict[str, Any] | None:
+    def delta(self, *, is_idle: bool = True) -> dict[str, Any] | None:
         """The counts added since the last report, in this process and in the workers; None if there are none.
 
         Args:
@@ -89,4 +89,4 @@ class Collected:
         if own is None and not workers:
             return None
         self._workers = {}
-        return self._published.news([own or engine_counters.snapshot(), *workers.values()])
+        return self._published.delta([own or engine_counters.snapshot(), *workers.values()])

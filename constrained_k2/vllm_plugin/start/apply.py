@@ -22,7 +22,7 @@ class PatchFailed(ConstrainedK2Error, RuntimeError):
 
 
 @dataclass(slots=True)
-class State:
+class PatchState:
     """The changes made to vLLM in this process."""
 
     applied: dict[str, Any] = field(default_factory=dict)  # the replaced targets, each with vLLM's object
@@ -30,7 +30,7 @@ class State:
     failure: PatchFailed | None = None  # why this package cannot run here
 
 
-state = State()
+state = PatchState()
 
 
 def vllm_version() -> str:

@@ -16,7 +16,7 @@ from constrained_k2.engines.llguidance.direct.terminals import Terminals
 from constrained_k2.engines.llguidance.direct.tokens import Row, TokenTrie
 from constrained_k2.engines.llguidance.direct.values import Level, Values
 from constrained_k2.engines.llguidance.direct.walk import forced_token, mask_of
-from constrained_k2.engines.llguidance.position import Expect
+from constrained_k2.engines.llguidance.position import StateKind
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
 from constrained_k2.vocabulary.bitmask import words_per_row
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -135,15 +135,15 @@ def _frequent(values: Values) -> Iterator[Residual]:
     for any_spelling in (True, False):
         level = inner._replace(any_spelling=any_spelling)
         keys, stack = Keys(level, ()), (level, outer)
-        yield Residual(Expect.KEY, MAX_WHITESPACE, keys=keys, is_first=True, stack=(outer,))
-        yield Residual(Expect.IN_KEY, keys=keys, stack=(outer,))
+        yield Residual(StateKind.KEY, MAX_WHITESPACE, keys=keys, is_first=True, stack=(outer,))
+        yield Residual(StateKind.IN_KEY, keys=keys, stack=(outer,))
     for blanks in (MAX_WHITESPACE, MAX_WHITESPACE - 1):
-        for expect in (Expect.VALUE, Expect.COLON, Expect.FIRST_ITEM):
+        for expect in (StateKind.VALUE, StateKind.COLON, StateKind.FIRST_ITEM):
             yield from (Residual(expect, blanks, one, is_first=True, stack=stack) for one in (value, integer))
-        yield from (Residual(Expect.AFTER_VALUE, blanks, stack=levels) for levels in (stack, stack[1:]))
+        yield from (Residual(StateKind.AFTER_VALUE, blanks, stack=levels) for levels in (stack, stack[1:]))
     for begun in (), (b"\\",):
-        yield from (Residual(Expect.IN_FREE_STRING, rests=begun, stack=levels) for levels in (stack, stack[1:]))
+        yield from (Residual(StateKind.IN_FREE_STRING, rests=begun, stack=levels) for levels in (stack, stack[1:]))
     for text in (b"0", b"1", b"12", b"123"):
         for kind in get_args(NumberKind)[1:]:
             if (state := number_state(kind, text, 1)) is not None:
-                yield Residual(Expect.IN_SCALAR, number=(kind, state), stack=stack)
+                yield Residual(StateKind.IN_SCALAR, number=(kind, state), stack=stack)

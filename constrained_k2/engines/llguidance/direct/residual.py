@@ -16,8 +16,8 @@ from constrained_k2.engines.llguidance.direct.lexemes import NumberState, end_of
 from constrained_k2.engines.llguidance.direct.rules import NumberKind
 from constrained_k2.engines.llguidance.direct.terminals import Terminals, Unknown
 from constrained_k2.engines.llguidance.direct.tokens import TokenTrie
-from constrained_k2.engines.llguidance.direct.values import Level, Members, Terminal, Value
-from constrained_k2.engines.llguidance.position import Expect, Open, Position
+from constrained_k2.engines.llguidance.direct.values import InternedNode, Level, Members, Terminal
+from constrained_k2.engines.llguidance.position import Open, Position, StateKind
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
 
 _quoted = JSONEncoder(ensure_ascii=False).encode
@@ -31,15 +31,17 @@ class Keys(NamedTuple):
     """The keys that may come next or continue: the suffix of each, its value, and the object after it."""
 
     level: Level  # the object, after one more member under an undeclared key
-    rests: tuple[tuple[bytes, Value | None, Level], ...]  # by declared key; the value is None if the key was written
+    rests: tuple[
+        tuple[bytes, InternedNode | None, Level], ...
+    ]  # by declared key; the value is None if the key was written
 
 
 class Residual(NamedTuple):
     """A residual. ``part`` decides which of the other fields are used."""
 
-    part: Expect
+    part: StateKind
     blanks: int = 0  # max whitespace bytes that may follow
-    value: Value | None = None
+    value: InternedNode | None = None
     keys: Keys | None = None
     rests: tuple[bytes, ...] = ()  # suffixes of enum values and literals; in other strings, an unfinished character
     number: tuple[NumberKind, NumberState] | None = None
@@ -77,7 +79,7 @@ def keys_of(members: Members, keys: int) -> Keys:
     return Keys(level, tuple(_left(members, keys, b"")))
 
 
-def _left(members: Members, keys: int, text: bytes) -> list[tuple[bytes, Value | None, Level]]:
+def _left(members: Members, keys: int, text: bytes) -> list[tuple[bytes, InternedNode | None, Level]]:
     """Return the declared keys that are not written yet and start with a text, quote included."""
     return [
         (written[len(text) or 1 :], value, members.level(keys | 1 << bit))
@@ -89,7 +91,7 @@ def _left(members: Members, keys: int, text: bytes) -> list[tuple[bytes, Value |
 class Residuals:
     """Computes the residuals of one grammar's parser states."""
 
-    def __init__(self, values: Sequence[Value], trie: TokenTrie, terminals: Terminals) -> None:
+    def __init__(self, values: Sequence[InternedNode], trie: TokenTrie, terminals: Terminals) -> None:
         self._values = values
         self._trie = trie
         self._terminals = terminals
@@ -110,7 +112,7 @@ class Residuals:
     def of(self, position: Position) -> Residual | None:
         """Return a parser state's residual; None if its mask depends on more than a residual contains."""
         expect, text = position.expect, position.text
-        if position.outside >= 0 or expect is Expect.LOST or len(text) > MAX_WHITESPACE:  # longer texts may be cut
+        if position.outside >= 0 or expect is StateKind.LOST or len(text) > MAX_WHITESPACE:  # longer texts may be cut
             return None
         latest, stack = self._latest_stack
         stack = stack if latest is position.open else self._stack(position.open)
@@ -118,27 +120,27 @@ class Residuals:
             return None
         blanks = MAX_WHITESPACE - len(text)
         match expect:
-            case Expect.IN_FREE_STRING:
+            case StateKind.IN_FREE_STRING:
                 return None if text.startswith(b"\\u") else Residual(expect, rests=(text,) if text else (), stack=stack)
-            case Expect.AFTER_VALUE:
+            case StateKind.AFTER_VALUE:
                 return Residual(expect, blanks, stack=stack) if blanks > 0 else None
-            case Expect.IN_KEY:
+            case StateKind.IN_KEY:
                 return self._in_key(position.open[-1], text, stack[1:])
-            case Expect.KEY | Expect.FIRST_KEY:
+            case StateKind.KEY | StateKind.FIRST_KEY:
                 return self._key(position, blanks, stack[1:])
         if position.value < 0 or (value := self._values[position.value]).is_opaque:
             return None
         match expect:
-            case Expect.IN_LISTED_STRING:
+            case StateKind.IN_LISTED_STRING:
                 return self._listed(value, text, stack)
-            case Expect.IN_TRACKED_STRING if value.string is not None and not text and position.string is not None:
+            case StateKind.IN_TRACKED_STRING if value.string is not None and not text and position.string is not None:
                 written = _written(position.string.text)
                 return None if written is None else self._terminal(expect, value.string, written, stack)
-            case Expect.IN_SCALAR:
+            case StateKind.IN_SCALAR:
                 return self._scalar(value, text, stack)
-            case Expect.VALUE | Expect.COLON if blanks > 0:
+            case StateKind.VALUE | StateKind.COLON if blanks > 0:
                 return Residual(expect, blanks if position.open else 0, value, stack=stack)
-            case Expect.FIRST_ITEM if blanks > 0:
+            case StateKind.FIRST_ITEM if blanks > 0:
                 array = self._values[position.open[-1].node]
                 item = None if array.longest == 0 else array.item
                 return Residual(expect, blanks, item, is_first=array.shortest == 0, stack=stack)
@@ -170,9 +172,9 @@ class Residuals:
         members = self._values[owner.node].members
         if members is None or blanks <= 0:
             return None
-        is_first = position.expect is Expect.FIRST_KEY
+        is_first = position.expect is StateKind.FIRST_KEY
         keys = self._keys_of(members, owner.keys)
-        return Residual(Expect.KEY, blanks, keys=keys, is_first=is_first and keys.level.may_end, stack=parents)
+        return Residual(StateKind.KEY, blanks, keys=keys, is_first=is_first and keys.level.may_end, stack=parents)
 
     def _in_key(self, owner: Open, text: bytes, parents: Stack) -> Residual | None:
         members = self._values[owner.node].members
@@ -183,11 +185,11 @@ class Residuals:
             if len(text) > 1:
                 keys = Keys(keys.level, tuple(_left(members, owner.keys, text)))
             is_forced = _is_forced([rest for rest, _, _ in keys.rests])
-            return Residual(Expect.IN_KEY, keys=keys, is_forced=is_forced, stack=parents)
+            return Residual(StateKind.IN_KEY, keys=keys, is_forced=is_forced, stack=parents)
         level = members.level(owner.keys)
         if end_of_characters(text, 1, any_spelling=members.any_spelling) < len(text):
             return None
-        found: list[tuple[bytes, Value | None, Level]] = []
+        found: list[tuple[bytes, InternedNode | None, Level]] = []
         for bit, (written, value) in enumerate(members.keys):
             if written.startswith(text):
                 rest = written[len(text) : -1]
@@ -196,7 +198,7 @@ class Residuals:
                     found.append((rest, None if has_come else value, members.level(owner.keys | 1 << bit)))
                 elif rest in self._trie.endings:
                     return None
-        return Residual(Expect.IN_KEY, keys=Keys(level, tuple(found)), stack=parents)
+        return Residual(StateKind.IN_KEY, keys=Keys(level, tuple(found)), stack=parents)
 
     def _keys_of(self, members: Members, keys: int) -> Keys:
         latest, latest_keys, found = self._latest_keys
@@ -205,7 +207,7 @@ class Residuals:
             self._latest_keys = members, keys, found
         return found
 
-    def _terminal(self, expect: Expect, terminal: Terminal, text: bytes, stack: Stack) -> Residual | None:
+    def _terminal(self, expect: StateKind, terminal: Terminal, text: bytes, stack: Stack) -> Residual | None:
         try:
             forced = self._terminals.forced(terminal, text)
         except Unknown:
@@ -215,18 +217,18 @@ class Residuals:
         return Residual(expect, terminal=(terminal, text), rests=rests, is_forced=is_forced, stack=stack)
 
     @staticmethod
-    def _listed(value: Value, text: bytes, stack: Stack) -> Residual | None:
+    def _listed(value: InternedNode, text: bytes, stack: Stack) -> Residual | None:
         rests = tuple(written[len(text) :] for written in value.listed if written.startswith(text))
-        return Residual(Expect.IN_LISTED_STRING, rests=rests, is_forced=_is_forced(rests), stack=stack)
+        return Residual(StateKind.IN_LISTED_STRING, rests=rests, is_forced=_is_forced(rests), stack=stack)
 
-    def _scalar(self, value: Value, text: bytes, stack: Stack) -> Residual | None:
+    def _scalar(self, value: InternedNode, text: bytes, stack: Stack) -> Residual | None:
         if value.range is not None and text[:1] in b"-0123456789":
-            return self._terminal(Expect.IN_SCALAR, value.range, text, stack)
+            return self._terminal(StateKind.IN_SCALAR, value.range, text, stack)
         rests = tuple(word[len(text) :] for word in value.words if word.startswith(text))
         state = number_state(value.number, text, self._trie.digits) if value.number else None
         number = None if state is None else (value.number, state)
         is_forced = state is None and _is_forced(rests)
-        return Residual(Expect.IN_SCALAR, rests=rests, number=number, is_forced=is_forced, stack=stack)
+        return Residual(StateKind.IN_SCALAR, rests=rests, number=number, is_forced=is_forced, stack=stack)
 
 
 def _written(text: str | None) -> bytes | None:

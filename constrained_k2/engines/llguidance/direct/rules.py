@@ -10,7 +10,7 @@ from json import JSONEncoder
 from typing import Literal
 
 from constrained_k2.grammar.plan.nodes import ANY_VALUE, ArrayPlan, NumberPlan, ObjectPlan, Plan, PlanNode, StringPlan
-from constrained_k2.schema.shapes import Boolean, Null, Number, String, Value
+from constrained_k2.schema.shapes import Boolean, ListedValue, Null, Number, String
 
 _quoted = JSONEncoder(ensure_ascii=False).encode
 NumberKind = Literal["", "integer", "number"]
@@ -85,7 +85,7 @@ def _rule(node: PlanNode) -> ValueRule:  # noqa: PLR0912 - a case for each type
     members: ObjectRule | None = None
     items: ArrayRule | None = None
     for one in node.alternatives:
-        if isinstance(one, Value):
+        if isinstance(one, ListedValue):
             _add_value(one, listed, words)
         elif isinstance(one, StringPlan) and one.shape == _ANY_STRING:
             has_strings = True
@@ -121,7 +121,7 @@ def has_patterns(plan: StringPlan) -> bool:
     return bool(plan.expression) and plan.shape != String(plan.shape.shortest, plan.shape.longest)
 
 
-def _add_value(one: Value, listed: set[bytes], words: set[bytes]) -> None:
+def _add_value(one: ListedValue, listed: set[bytes], words: set[bytes]) -> None:
     value = one.value
     if isinstance(value, str):
         listed.add(_written(value))

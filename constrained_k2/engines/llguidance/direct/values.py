@@ -32,7 +32,7 @@ class Level(NamedTuple):
     is_object: bool
     may_end: bool
     may_go_on: bool
-    value: "Value | None"  # an array's item, or the value of undeclared keys; None for a closed object
+    value: "InternedNode | None"  # an array's item, or the value of undeclared keys; None for a closed object
     any_spelling: bool = False  # True if undeclared keys may be escaped in any way
     fewest: int = 0  # items that an array still needs, as far as one token can reach
     most: int = ENDLESS  # items that may follow in an array, as far as one token can reach
@@ -49,7 +49,7 @@ Levels = tuple[Level, Level, Level, Level]
 """The levels of an object, by ``2 * may_end + may_go_on``."""
 
 
-def _levels(*, value: "Value | None", any_spelling: bool = False) -> Levels:
+def _levels(*, value: "InternedNode | None", any_spelling: bool = False) -> Levels:
     neither, more, end, both = (
         Level(is_object=True, may_end=may_end, may_go_on=may_go_on, value=value, any_spelling=any_spelling)
         for may_end in (False, True)
@@ -77,9 +77,9 @@ class Members:
 
     def __init__(
         self,
-        keys: "tuple[tuple[bytes, Value], ...]",
+        keys: "tuple[tuple[bytes, InternedNode], ...]",
         required: int,
-        extra: "Value | None",
+        extra: "InternedNode | None",
         *,
         any_spelling: bool,
         is_known: bool,
@@ -96,7 +96,7 @@ class Members:
         return self._levels[2 * (keys & required == required) + (keys != self._all)]
 
 
-class Value:
+class InternedNode:
     """The values of a grammar node, interned: equal nodes are one object.
 
     Args:
@@ -117,7 +117,7 @@ class Value:
         self.range = Terminal(False, rule.range) if rule.range else None  # noqa: FBT003 - a field
         self.words = rule.words
         self.members: Members | None = None
-        self.item: Value | None = None
+        self.item: InternedNode | None = None
         self.shortest = 0 if rule.array is None else rule.array.shortest
         self.longest = None if rule.array is None else rule.array.longest
         self._levels: dict[tuple[int, int], Level] = {}
@@ -141,11 +141,11 @@ class Values:
 
     def __init__(self, trie: TokenTrie) -> None:
         self._trie = trie
-        self._known: WeakValueDictionary[Hashable, Value] = WeakValueDictionary()
-        self._opaque = Value(None)
-        self._any: Value | None = None  # any JSON value; its members and items are any value again
+        self._known: WeakValueDictionary[Hashable, InternedNode] = WeakValueDictionary()
+        self._opaque = InternedNode(None)
+        self._any: InternedNode | None = None  # any JSON value; its members and items are any value again
 
-    def of(self, model: DirectModel) -> tuple[Value, ...]:
+    def of(self, model: DirectModel) -> tuple[InternedNode, ...]:
         """Return the values of a grammar's nodes, by number. Recursive nodes are not shared with other grammars."""
         made = _Made(model, self._known, self._opaque, self._trie)
         for number, rule in enumerate(model):
@@ -158,23 +158,27 @@ class Values:
 
 class _Made:
     def __init__(
-        self, model: DirectModel, known: WeakValueDictionary[Hashable, Value], opaque: Value, trie: TokenTrie
+        self,
+        model: DirectModel,
+        known: WeakValueDictionary[Hashable, InternedNode],
+        opaque: InternedNode,
+        trie: TokenTrie,
     ) -> None:
         self._model = model
         self._known = known
         self._opaque = opaque
         self._trie = trie
-        self.values: dict[int, Value] = {}
-        self._begun: dict[int, Value | None] = {}  # enclosing node -> its value, None if not created yet
+        self.values: dict[int, InternedNode] = {}
+        self._begun: dict[int, InternedNode | None] = {}  # enclosing node -> its value, None if not created yet
 
-    def value(self, number: int) -> Value:
+    def value(self, number: int) -> InternedNode:
         if (found := self.values.get(number)) is not None:
             return found
         rule = self._model[number]
         if rule is None:
             return self._opaque
         if number in self._begun:  # the node contains itself
-            found = self._begun[number] = self._begun[number] or Value(rule, self._trie.reach)
+            found = self._begun[number] = self._begun[number] or InternedNode(rule, self._trie.reach)
             return found
         self._begun[number] = None
         members = None if rule.object is None else self._members(rule.object)
@@ -185,10 +189,10 @@ class _Made:
                    item, rule.array and (rule.array.shortest, rule.array.longest))  # fmt: skip
             value = self._known.get(key)
             if value is None:
-                value = _filled(Value(rule, self._trie.reach), members, item)
+                value = _filled(InternedNode(rule, self._trie.reach), members, item)
                 value = self._known.setdefault(key, value)
         else:
-            value = _filled(value or Value(rule, self._trie.reach), members, item)
+            value = _filled(value or InternedNode(rule, self._trie.reach), members, item)
         self.values[number] = value
         return value
 
@@ -210,6 +214,6 @@ def _key_of(members: Members | None) -> Hashable:
     return members and (members.keys, members.required, members.extra, members.any_spelling)
 
 
-def _filled(value: Value, members: Members | None, item: Value | None) -> Value:
+def _filled(value: InternedNode, members: Members | None, item: InternedNode | None) -> InternedNode:
     value.members, value.item = members, item
     return value

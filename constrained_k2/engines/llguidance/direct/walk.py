@@ -19,8 +19,8 @@ from constrained_k2.engines.llguidance.direct.residual import (
 from constrained_k2.engines.llguidance.direct.rules import NumberKind
 from constrained_k2.engines.llguidance.direct.terminals import Terminals, Unknown
 from constrained_k2.engines.llguidance.direct.tokens import QUOTE, Ids, Row, Split, TokenNode, TokenTrie, add_ids
-from constrained_k2.engines.llguidance.direct.values import Level, Members, Terminal, Value
-from constrained_k2.engines.llguidance.position import Expect
+from constrained_k2.engines.llguidance.direct.values import InternedNode, Level, Members, Terminal
+from constrained_k2.engines.llguidance.position import StateKind
 from constrained_k2.grammar.lark.terminals import MAX_WHITESPACE
 
 _COMMA, _COLON = b",:"
@@ -30,7 +30,7 @@ _OPEN_ARRAY, _END_ARRAY, _OPEN_OBJECT, _END_OBJECT = b"[]{}"
 
 def mask_of(residual: Residual, trie: TokenTrie, terminals: Terminals, stop_id: int) -> Row | None:
     """Return the mask, int32 ``[words]``; None if only the engine can compute it."""
-    if residual.part is Expect.AFTER_VALUE and not residual.stack:
+    if residual.part is StateKind.AFTER_VALUE and not residual.stack:
         return trie.row([stop_id])
     walk = _Walk(trie, terminals)
     try:
@@ -100,25 +100,25 @@ class _Walk:
             self._terminal(root, *residual.terminal, stack)
             return
         match residual.part:
-            case Expect.IN_FREE_STRING:
+            case StateKind.IN_FREE_STRING:
                 self._string(root, stack, *residual.rests)
-            case Expect.AFTER_VALUE:
+            case StateKind.AFTER_VALUE:
                 self._after(root, stack, blanks)
-            case Expect.IN_LISTED_STRING:
+            case StateKind.IN_LISTED_STRING:
                 self._words(root, residual.rests, stack)
-            case Expect.IN_SCALAR:
+            case StateKind.IN_SCALAR:
                 self._words(root, residual.rests, stack)
                 if residual.number is not None:
                     self._number(root, *residual.number, stack)
-            case Expect.VALUE:
+            case StateKind.VALUE:
                 self._value(root, residual.value, stack, blanks)
-            case Expect.FIRST_ITEM:
+            case StateKind.FIRST_ITEM:
                 self._first_item(root, residual.value, stack, blanks, may_end=residual.is_first)
-            case Expect.COLON:
+            case StateKind.COLON:
                 self._colon(root, residual.value, stack, blanks)
-            case Expect.KEY if residual.keys is not None:
+            case StateKind.KEY if residual.keys is not None:
                 self._first_key(root, residual.keys, stack, blanks, may_end=residual.is_first)
-            case Expect.IN_KEY if residual.keys is not None:
+            case StateKind.IN_KEY if residual.keys is not None:
                 self._in_key(root, residual.keys, stack)
 
     def _enter(self, node: TokenNode, byte: int) -> TokenNode | None:
@@ -139,10 +139,10 @@ class _Walk:
         self._row |= inside
         return after
 
-    def _value(self, node: TokenNode, value: Value | None, stack: Stack, blanks: int = MAX_WHITESPACE) -> None:
+    def _value(self, node: TokenNode, value: InternedNode | None, stack: Stack, blanks: int = MAX_WHITESPACE) -> None:
         self._begin_value(self._blanks(node, blanks), value, stack)
 
-    def _begin_value(self, node: TokenNode, value: Value | None, stack: Stack) -> None:
+    def _begin_value(self, node: TokenNode, value: InternedNode | None, stack: Stack) -> None:
         if value is None or value.is_opaque:
             if node.is_open:
                 raise Unknown
@@ -184,7 +184,7 @@ class _Walk:
             self._in_key(quoted, keys, stack)
 
     def _first_item(
-        self, node: TokenNode, item: Value | None, stack: Stack, blanks: int = MAX_WHITESPACE, *, may_end: bool
+        self, node: TokenNode, item: InternedNode | None, stack: Stack, blanks: int = MAX_WHITESPACE, *, may_end: bool
     ) -> None:
         node = self._blanks(node, blanks)
         if may_end and (ended := self._enter(node, _END_ARRAY)) is not None:
@@ -261,7 +261,7 @@ class _Walk:
                 self._colon(ended, value, (level, *stack))
 
     def _colon(
-        self, node: TokenNode, value: Value | None, stack: tuple[Level, ...], blanks: int = MAX_WHITESPACE
+        self, node: TokenNode, value: InternedNode | None, stack: tuple[Level, ...], blanks: int = MAX_WHITESPACE
     ) -> None:
         if not node.ranges:
             return

@@ -29,7 +29,7 @@ class WrittenFilter:
         token: Returns the bytes of a token id.
 
     Attributes:
-        matters: By token id, the bits of :class:`~constrained_k2.engines.llguidance.written.tokens.Matters`.
+        matters: By token id, the bits of :class:`~constrained_k2.engines.llguidance.written.tokens.TokenEffect`.
         watched: The bits of the tokens that :meth:`follow` must be called with. Other tokens do not change the filter.
         may_repeat: False if no token can repeat a key or item, now or after tokens that :meth:`follow` need not see.
     """

@@ -2,17 +2,17 @@
 
 from constrained_k2.engines.llguidance.written.texts import Identity, identity_of
 from constrained_k2.formats.kimi_k3 import escape
-from constrained_k2.grammar.plan.nodes import Place
+from constrained_k2.grammar.plan.nodes import ArrayPath
 from constrained_k2.grammar.plan.places import NOWHERE
 
 
 class ItemPlaces:
     """The tree of paths that lead to a grammar's compared arrays; nodes are numbers. Shared by all calls."""
 
-    def __init__(self, places: tuple[Place, ...], root: int, *, is_xml: bool) -> None:
+    def __init__(self, places: tuple[ArrayPath, ...], root: int, *, is_xml: bool) -> None:
         self.root = root
         self._is_xml = is_xml
-        self._places = (*places, Place())  # NOWHERE is -1: the last node
+        self._places = (*places, ArrayPath())  # NOWHERE is -1: the last node
         self._keys: dict[int, dict[Identity, int]] = {}  # by node, filled when an object there is first written
 
     def of_key(self, place: int, key: Identity) -> int:

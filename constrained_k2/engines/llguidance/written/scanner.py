@@ -13,7 +13,7 @@ from typing import NamedTuple
 from constrained_k2.engines.llguidance.position import MARKER
 from constrained_k2.engines.llguidance.written.items import ItemPlaces
 from constrained_k2.engines.llguidance.written.texts import EMPTY, Text, WrittenTexts, identity_of
-from constrained_k2.engines.llguidance.written.tokens import ALONE, Matters, WrittenTokens
+from constrained_k2.engines.llguidance.written.tokens import ALONE, TokenEffect, WrittenTokens
 from constrained_k2.engines.llguidance.xtml_text import BEFORE_KEY, OPEN, SEPARATOR
 from constrained_k2.grammar.plan.places import NOWHERE
 
@@ -35,17 +35,17 @@ class Within(IntEnum):
 
 
 _WATCHED = {
-    Within.VALUE: Matters.STRUCTURE | Matters.QUOTE,
-    Within.STRING: Matters.BACKSLASH | Matters.QUOTE,
-    Within.TEXT: Matters.QUOTE,
-    Within.BETWEEN: Matters.QUOTE,
+    Within.VALUE: TokenEffect.STRUCTURE | TokenEffect.QUOTE,
+    Within.STRING: TokenEffect.BACKSLASH | TokenEffect.QUOTE,
+    Within.TEXT: TokenEffect.QUOTE,
+    Within.BETWEEN: TokenEffect.QUOTE,
 }
 
 
-class Frame(NamedTuple):
+class KeyScope(NamedTuple):
     """An open object or array."""
 
-    outer: "Frame | None"
+    outer: "KeyScope | None"
     is_object: bool
     texts: WrittenTexts | None = None  # the keys, or the strings of an array whose items are compared
     words: WrittenTexts | None = None  # the numbers and literals of an array whose items are compared
@@ -62,7 +62,7 @@ class Snapshot(NamedTuple):
     """The scanner's state after a number of tokens; earlier snapshots stay valid when keys and items are undone."""
 
     within: Within
-    frame: Frame | None = None
+    frame: KeyScope | None = None
     place: int = NOWHERE  # the path of the expected value, as a node of ItemPlaces
     keeps_next: bool = False  # True if the next string is a key or a compared item
     text: Text = EMPTY  # the key or compared item that is being written
@@ -73,10 +73,10 @@ class Snapshot(NamedTuple):
 
     @property
     def watched(self) -> int:
-        """Flags (:class:`Matters`) of the tokens that may change the scanner's state."""
+        """Flags (:class:`TokenEffect`) of the tokens that may change the scanner's state."""
         if self.escaped or (self.within is Within.VALUE and self.frame is not None and self.frame.words is not None):
-            return Matters.ANYWAY
-        return _WATCHED.get(self.within, Matters.ANYWAY)
+            return TokenEffect.ANYWAY
+        return _WATCHED.get(self.within, TokenEffect.ANYWAY)
 
     @property
     def texts(self) -> WrittenTexts | None:
@@ -108,7 +108,7 @@ class Scanner:
         self._tokens = tokens
         self._places = places
         self._log: list[Callable[[], None]] = []  # functions that undo one key or item each
-        self._outer = Frame(None, True, WrittenTexts(tokens.in_attribute)) if is_xml else None  # noqa: FBT003 - a field
+        self._outer = KeyScope(None, True, WrittenTexts(tokens.in_attribute)) if is_xml else None  # noqa: FBT003 - a field
         self.start = Snapshot(Within.BETWEEN, self._outer) if is_xml else Snapshot(Within.VALUE, None, places.root)
         self.holding: set[int] = set()  # tokens that may contain a whole key or item seen in this call
         self._ended: list[bytes] = []  # the keys and items that ended inside the latest token
@@ -173,10 +173,10 @@ class Scanner:
                 within, start, text = Within.VALUE, stop + 1, EMPTY
         return Snapshot(within, frame, place, keeps_next, text, b"", escaped, length, len(self._log))
 
-    def _structural(self, frame: Frame | None, place: int, byte: int) -> tuple[Frame | None, int, bool]:
+    def _structural(self, frame: KeyScope | None, place: int, byte: int) -> tuple[KeyScope | None, int, bool]:
         """Return the container and value path after a structural character, and True if the next text is compared."""
         if byte == _BRACE:
-            return Frame(frame, True, WrittenTexts(self._tokens.in_json), None, place), NOWHERE, True  # noqa: FBT003
+            return KeyScope(frame, True, WrittenTexts(self._tokens.in_json), None, place), NOWHERE, True  # noqa: FBT003
         if byte == _BRACKET:
             return self._array(frame, place)
         if frame is None or byte == _COLON:
@@ -188,12 +188,12 @@ class Scanner:
             return frame, self._places.of_item(frame.place, frame.number), frame.texts is not None
         return frame, NOWHERE, frame.is_object
 
-    def _array(self, outer: Frame | None, place: int) -> tuple[Frame, int, bool]:
+    def _array(self, outer: KeyScope | None, place: int) -> tuple[KeyScope, int, bool]:
         alone, item = self._places.compared(place), self._places.of_item(place, 0)
         if alone is None:
-            return Frame(outer, False, None, None, place), item, False  # noqa: FBT003 - a field
+            return KeyScope(outer, False, None, None, place), item, False  # noqa: FBT003 - a field
         strings, words = WrittenTexts(self._tokens.in_json), WrittenTexts(self._tokens.in_words)
-        return Frame(outer, False, strings, words, place, alone=alone), item, True  # noqa: FBT003 - a field
+        return KeyScope(outer, False, strings, words, place, alone=alone), item, True  # noqa: FBT003 - a field
 
     def _in_tag(self, at: Snapshot, token: bytes, *, may_repeat: bool) -> Snapshot:
         if at.within is Within.TEXT or at.within is Within.BETWEEN:

@@ -32,7 +32,7 @@ _RELEVANT = re.compile(rb'["\\{}\[\],:]|[-+.0-9A-Za-z][ \t\r\n]|\A[ \t\r\n]+\Z')
 _STRUCTURE = frozenset(b"{}[],:")
 
 
-class Matters:
+class TokenEffect:
     """Flags of a token: where in the text it matters to the scanner. Plain ints, since every token is looked up."""
 
     ANYWAY = 1  # inside a key, a compared item or a tag every token counts, so every token has this flag
@@ -60,7 +60,7 @@ class WrittenTokens:
     """The tokens of one vocabulary by their effect on keys and items. Constant.
 
     Attributes:
-        matters: By token id, the bits of :class:`Matters`.
+        matters: By token id, the bits of :class:`TokenEffect`.
         quoted: The tokens that contain a quote.
         in_json: Suffix of a JSON string, decoded -> the tokens that write it and end the string.
         in_words: Suffix of a number or literal -> the tokens that write it and end the number or literal.
@@ -75,12 +75,12 @@ class WrittenTokens:
     def __init__(self, vocabulary: Vocabulary) -> None:
         size = vocabulary.size
         self.words = words_per_row(size)
-        self.matters = bytearray([Matters.ANYWAY | Matters.QUOTE]) * size
+        self.matters = bytearray([TokenEffect.ANYWAY | TokenEffect.QUOTE]) * size
         quoted, two_keys, two_items = (list[int]() for _ in range(3))
         alone: dict[bytes, tuple[list[int], list[int]]] = {word: ([], []) for word in ALONE.values()}
         in_json, in_words, in_attribute, whole = (dict[bytes, list[int]]() for _ in range(4))
         for raw, token_id in zip(*vocabulary.sorted_tokens, strict=True):
-            self.matters[token_id] = Matters.ANYWAY
+            self.matters[token_id] = TokenEffect.ANYWAY
             if found := _TO_ALONE.match(raw):
                 alone[ALONE[found[2][0]]][not found[1]].append(token_id)
             if not _RELEVANT.search(raw):
@@ -111,8 +111,8 @@ class WrittenTokens:
 
 
 def _matters(raw: bytes) -> int:
-    found = 0 if _STRUCTURE.isdisjoint(raw) else Matters.STRUCTURE
-    return found | (Matters.BACKSLASH if b"\\" in raw else 0) | (Matters.QUOTE if b'"' in raw else 0)
+    found = 0 if _STRUCTURE.isdisjoint(raw) else TokenEffect.STRUCTURE
+    return found | (TokenEffect.BACKSLASH if b"\\" in raw else 0) | (TokenEffect.QUOTE if b'"' in raw else 0)
 
 
 def _whole_texts(raw: bytes) -> Iterator[bytes]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from constrained_k2.evaluation.ab.effects import Effects, Group, Place
+from constrained_k2.evaluation.ab.effects import Effects, Group, SiteStats
 from constrained_k2.evaluation.ab.report.table import DASH, Row, Table, percent
 from constrained_k2.evaluation.ab.results import Results
 from constrained_k2.evaluation.ab.thresholds import Curve, Outcome
@@ -132,20 +132,20 @@ def telling_lines(results: Results) -> Iterator[str]:
     if effects is None:
         return
     yield f"{PLACES}, in {effects.answers:,} greedy answers:"
-    for place in effects.telling():
+    for place in effects.most_informative():
         fate = f"{place.right:,} right, {place.repaired:,} of them wrong without it"
         yield f"  {where(place)}, {_shown(', '.join(place.keywords)) or 'unknown'}: {_change(place)}"
         yield f"    answers overridden: {place.answers:,}; {fate}, {place.harmed:,} wrong that were right"
 
 
-def where(place: Place) -> str:
+def where(place: SiteStats) -> str:
     """A place in words."""
     if place.pointer is None:
         return _shown(" ".join(filter(None, (place.tool, place.phase.replace("_", " ")))))
     return _shown(f"{place.tool or 'answer'} {place.pointer or '(the object)'}")
 
 
-def _change(place: Place) -> str:
+def _change(place: SiteStats) -> str:
     (before, after), times = place.change
     quotes = ("", "") if place.values else ("“", "”")  # values are JSON, tokens may be blank
     before, after = (_shown(each).join(quotes) for each in (before, after))
