@@ -2,7 +2,7 @@
 # Run tests on a vLLM that has no CPU build: its Python sources over the compiled extensions of the CPU build here.
 # example: scripts/other_vllm.sh 0.33.0 tests/vllm_plugin
 set -euo pipefail
-EXTRAS=test
+GROUP=test
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 version=$1
 shift

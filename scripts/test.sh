@@ -2,7 +2,7 @@
 # Lint, types and tests. `scripts/test.sh --fast` leaves out what starts a server or walks for long, and tries less of
 # the rest; `--all` leaves nothing out and tries more (tests/kit/budget.py). Other options go to pytest.
 set -euo pipefail
-EXTRAS=test
+GROUP=test
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 case "${1-}" in
   --fast) shift; export CONSTRAINED_K2_TESTS=fast ;;

@@ -113,7 +113,7 @@ def test_a_fresh_environment_gets_no_torch(tmp_path: Path) -> None:
     venv.create(tmp_path / "environment", with_pip=True)
     python = tmp_path / "environment" / "bin" / "python"
     installed = subprocess.run(
-        [python, "-m", "pip", "install", "-q", f"{ROOT}[demo]"], capture_output=True, text=True, check=False
+        [python, "-m", "pip", "install", "-q", f"{ROOT}[tools]"], capture_output=True, text=True, check=False
     )
     if installed.returncode:
         pytest.skip(f"pip cannot install here: {installed.stderr.strip()[-200:]}")

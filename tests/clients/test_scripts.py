@@ -18,8 +18,8 @@ pytestmark = pytest.mark.server
 
 _ROOT = Path(__file__).parents[2]
 _SCRIPTS = Path(__file__).parent / "scripts"
-_EXTRAS = {"instructor_modes": "clients-openai2", "litellm_adapters": "clients-openai2"}
-"""Modules whose libraries stand in another extra than ``clients``."""
+_GROUPS = {"instructor_modes": "clients-litellm", "litellm_adapters": "clients-litellm"}
+"""Modules whose libraries are in another dependency group than ``clients``."""
 _SECONDS = 540  # for all scripts of a module
 _PROCESSES = 3  # the server answers several at a time
 
@@ -38,7 +38,7 @@ MODULES = {path.stem: _names(path) for path in sorted(_SCRIPTS.glob("*.py")) if 
 def _python(module: str) -> Path:
     """The interpreter with a module's libraries, if scripts/clients.sh has made it."""
     folder = Path(os.environ.get("CLIENTS_FOLDER", _ROOT / ".clients"))
-    return folder / _EXTRAS.get(module, "clients") / "bin" / "python"
+    return folder / _GROUPS.get(module, "clients") / "bin" / "python"
 
 
 def _server(module: str) -> str:
