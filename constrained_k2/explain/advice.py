@@ -28,7 +28,7 @@ _GROUPS: Mapping[tuple[str, ...], str] = {
     ("no more calls",): "Allow parallel_tool_calls, or more of max_calls, if more calls are right.",
     ("repeated call",): "Leave repeated_calls out if equal calls are right.",
     ("no reasoning",): "Allow thinking if reasoning is right.",
-    ("answer format",): "Say the form of the answer in the prompt.",
+    ("answer format",): "Describe the response format in the prompt.",
     ("end of the call",): "Say in the description which keys are required, or make them optional.",
     ("end of the turn", "text between markers"): "Look at the answers: the model would end or go on elsewhere.",
     ("marker in a string", "marker", "syntax", "blanks", "split into tokens"):

@@ -1,4 +1,6 @@
-"""Fast-path admission: checks keywords without subschemas, such as ``minimum``, ``format`` and ``required``.
+"""Checks that ``minimum``, ``format`` and other keywords without subschemas need no trial compilation.
+
+Part of fast-path admission (:mod:`constrained_k2.schema.plain`).
 
 A set of JSON types is an integer with a bit for each type.
 """

@@ -1,4 +1,4 @@
-"""Chooses the key of a member that a negation (``not``) demands, in objects that allow only declared keys.
+"""Expands closed objects in which ``not`` demands some member: one alternative per key it may have.
 
 Such a member is a witness (:class:`~constrained_k2.schema.shapes.Witness`). ``{"not": {"additionalProperties": A}}``
 demands a member whose value fails A.

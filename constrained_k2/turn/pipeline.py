@@ -1,17 +1,19 @@
 """Computes the mask of a turn's next token, in six stages.
 
-== ========================= ============================================== =======================================
-   stage                     who                                            rule
-== ========================= ============================================== =======================================
-1  a constant phase          phase table, ``Joint``, ``CallIdMatcher``      a set of tokens, without an engine
-2  arguments or an answer,   ``mask_without_engine``: a row of the DFA, or     a look-up, or up to 1.4 ms
-   no engine is needed       one computed from the grammar's model
-3  the same, with an engine  the engine's ``fill_batch``: LLGuidance, xgrammar a fallback grammar if it fails
-4  keys and items so far     the engine's ``WrittenFilter``                 removes tokens that repeat one
-5  what the client allows    ``TokenLimiter``, then the thinking budget, then the each narrows the row
-                             finish budget
-6  the worker's guard        the worker's kernel                            undoes a mask that leaves no finite logit
-== ========================= ============================================== =======================================
+== ========================= ========================================= ==========================================
+   stage                     who                                       rule
+== ========================= ========================================= ==========================================
+1  a constant phase          phase table, ``TransitionTokens``,        a set of tokens, without an engine
+                             ``CallIdMatcher``
+2  arguments or an answer,   ``mask_without_engine``: a row of the     a look-up, or up to 1.4 ms
+   no engine is needed       DFA, or one computed from the state model
+3  the same, with an engine  the engine's ``fill_batch``: LLGuidance   a fallback grammar if it fails
+                             or xgrammar
+4  keys and items so far     the engine's ``WrittenFilter``            removes tokens that repeat one
+5  what the client allows    ``TokenLimiter``, the thinking budget,    each narrows the row, in this order
+                             the finish reserve
+6  the worker's guard        the worker's kernel                       undoes a mask that leaves no finite logit
+== ========================= ========================================= ==========================================
 
 No stage empties a mask. If a limit and the stages before it have no token in common, the limit is ignored and counted.
 If a limit forbids all tokens that a budget would leave, the budget wins in constant phases and when a call is

@@ -18,7 +18,7 @@ Row = npt.NDArray[np.int32]
 
 
 class TokenRestriction:
-    """The :class:`constrained_k2.turn.pipeline.Limits` of one request.
+    """The :class:`constrained_k2.turn.pipeline.TokenLimiter` of one request.
 
     If a limit would empty a mask, it is ignored for that mask. Markers within arguments, which end strings in some
     formats, need not be among the allowed ids.

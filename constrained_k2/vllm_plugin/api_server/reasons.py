@@ -41,7 +41,7 @@ REASONS = (
            "vLLM's beam search sends requests of its own without the constraint",
            f"Leave it out, or switch off with {_OFF}"),
     Reason("structured_outputs", "a constraint", "refused", ("completions",),
-           "the form of the answer belongs inside vllm_xargs.constrained_k2",
+           "the response format belongs inside vllm_xargs.constrained_k2",
            "Move it there, also if it is called response_format"),
     Reason("structured_outputs.structural_tag", _CALLABLE, "refused", ("chat", "responses"),
            "the tools already give the turn a grammar"),
