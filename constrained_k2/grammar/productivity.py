@@ -1,4 +1,4 @@
-"""Finds which schema nodes are satisfiable (some finite value is valid), and which keys their objects may have."""
+"""Finds which schema nodes are satisfiable by a finite value, and which keys their objects may have."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping

@@ -147,4 +147,4 @@ def _lark_string(text: str, location: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidRequest("has a lone surrogate", location) from error
-    return json.dumps(text, ensure_ascii=False)
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f")  # LLGuidance reads no plain U+007F

@@ -1,7 +1,8 @@
 """Reads the tools of a request: their names and schemas, within budgets."""
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any, Literal
@@ -23,6 +24,8 @@ ONE_STRING = (
 
 SCHEMA_FIELDS = ("parameters", "input_schema", "inputSchema")
 """The fields of OpenAI's, Anthropic's and MCP's tools for the schema of the arguments."""
+
+_IDS = ("$id", "id")  # the second one in draft 4
 
 # Python reads 1e400 as infinity. In annotations that is harmless; the compiler refuses it in keywords.
 _COMPACT = json.JSONEncoder(separators=(",", ":"))
@@ -98,16 +101,27 @@ def _either(tools: Mapping[Tool, int]) -> Tool:
     schemas = dict.fromkeys(tool.schema for tool in tools)
     strict = {tool.strict for tool in tools}
     try:
-        text = next(iter(schemas)) if len(schemas) == 1 else _COMPACT.encode({"anyOf": list(map(_resource, schemas))})
+        text = next(iter(schemas)) if len(schemas) == 1 else _COMPACT.encode({"anyOf": _resources(schemas)})
     except (ValueError, RecursionError) as error:  # schemas that msgspec did not decode may be anything
         raise InvalidRequest(f"the schema cannot be read: {error}", f"tools[{max(tools.values())}]") from error
     return Tool(next(iter(tools)).name, text, True if True in strict else None if None in strict else False)
 
 
-def _resource(schema: str) -> Any:
-    """A decoded schema as a schema resource, with an ``$id``, so that its references resolve inside it."""
-    name = sha256(schema.encode(errors="backslashreplace")).hexdigest()
-    return {"$id": f"urn:sha256:{name}", **json.loads(schema)}
+def _resources(schemas: Iterable[str]) -> list[dict[str, Any]]:
+    """Decode schemas as schema resources, with an ``$id`` each, so that their references resolve inside them.
+
+    An ``$id`` of the client's stays unless several schemas have it: a reference would then resolve in the wrong one.
+    """
+    decoded: list[dict[str, Any]] = [json.loads(schema) for schema in schemas]
+    if not all(isinstance(schema, dict) for schema in decoded):
+        raise ValueError("it is not a JSON object")
+    count = Counter(schema[name] for schema in decoded for name in _IDS if isinstance(schema.get(name), str))
+    shared = [given for given, number in count.items() if number > 1]
+    return [
+        {"$id": f"urn:sha256:{sha256(text.encode(errors='backslashreplace')).hexdigest()}"}
+        | {name: value for name, value in schema.items() if name not in _IDS or value not in shared}
+        for text, schema in zip(schemas, decoded, strict=True)
+    ]
 
 
 def _read_tool(entry: object, location: str, limits: Limits) -> Tool:

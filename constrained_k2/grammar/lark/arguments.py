@@ -1,9 +1,9 @@
-"""Writes the Lark rules of call arguments in XTML, Kimi K3's encoding: a tagged block per argument, any order.
+"""Writes the Lark rules of call arguments in XTML, Kimi K3's format: a tagged block per argument.
 
     <|open|>argument key="KEY" type="TYPE"<|sep|>VALUE<|close|>argument<|sep|>
 
-If a key's values may have several JSON types, there is an alternative block for each type. Strings are raw text, which
-a special token ends; other values are JSON.
+Blocks may come in any order. If a key's values may have several JSON types, each type has an alternative block. Strings
+are raw text, which a special token ends; other values are JSON.
 """
 
 from collections.abc import Mapping

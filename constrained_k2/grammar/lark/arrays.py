@@ -1,8 +1,9 @@
-"""Writes the Lark rules of arrays: prefix items, repetition, ``uniqueItems`` as bits, ``contains`` as states.
+"""Writes the Lark rules of arrays: prefix items, repetition, ``uniqueItems`` and ``contains``.
 
 ArrayPlan(prefix=(A,), rest=B, most=3)     an A, then up to two Bs, each after a comma
 
-Bits are for items with few possible values; a matcher compares other unique items.
+``contains`` becomes one rule per state. ``uniqueItems`` becomes bits if the items have few possible values; a matcher
+compares other unique items.
 """
 
 from constrained_k2.grammar.lark.rules import Rules

@@ -1,4 +1,4 @@
-r"""Translates an OpenAI custom tool's grammar (Lark or regex) into a Lark grammar of the call's arguments.
+r"""Translates an OpenAI custom tool's grammar (Lark or regex) into a grammar of a call's arguments.
 
     start: /b+/ NL      in JSON:  start: "{" ws "\"input\"" ws ":" ws "\"" r_start "\"" ws "}"
     NL: /\n/                      r_start: L0 L1

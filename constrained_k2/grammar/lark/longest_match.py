@@ -1,4 +1,4 @@
-r"""Detects rules of a client's grammar that can match no text because the lexer is greedy (longest match).
+r"""Detects rules of a client's grammar that match no text because the lexer is greedy (longest match).
 
     start: /[^;]*/ "END"        no text: the first terminal also matches END
     start: /[^;]*/ ";"          "END;"
@@ -246,6 +246,7 @@ def _ends_of(items: Items, escaped: Ranges) -> _Reads:
         waiting, seen, steps = [(begin, False)], set[frozenset[int]](), 0
         classes = set[tuple[tuple[int, int], ...]]()  # characters accepted in states in which a lexeme may end
         while waiting:
+            check_deadline()
             state, has_begun = waiting.pop()
             may_end = has_begun and any(map(states.may_end, state))
             taken: Ranges = []

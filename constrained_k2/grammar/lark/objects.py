@@ -1,4 +1,6 @@
-"""Writes the Lark rules of objects, keys in any order: a 64-bit rule parameter records which keys were seen.
+"""Writes the Lark rules of objects, keys in any order: a rule parameter records the keys so far.
+
+The parameter has 64 bits; ``set_bit`` sets one, ``bit_clear`` tests one.
 
 o:     "{" ws o_f::0x0
 o_f::_ : "}" %if COMPLETE | o_kv::_                                    the first member, or the end

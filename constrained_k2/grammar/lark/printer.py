@@ -1,4 +1,6 @@
-"""Writes a plan (a grammar as plain data) as Lark text: rules for structure, terminals for strings and numbers.
+"""Writes a plan (a grammar as plain data) as Lark text.
+
+Structure becomes rules; strings and numbers become terminals.
 
 nodes[1] = (ArrayPlan(rest=2),)     nodes[2] = (Boolean(),)
 

@@ -1,8 +1,9 @@
-"""Writes the Lark rules of ``enum`` and ``const`` values: free whitespace; up to four properties in any order.
+"""Writes the Lark rules of ``enum`` and ``const`` values, with free whitespace.
 
 {"const": {"a": [true]}}     a2: "{" ws a1 ws "}"     a1: KEY_A ws ":" ws a0     a0: "[" ws "true" ws "]"
 
-Each array, object and member has its own rule: LLGuidance (1.7.6) cannot read a rule that is nested deeply.
+An object's properties may come in any order if there are at most four. Each array, object and member has its own rule:
+LLGuidance (1.7.6) cannot read a rule that is nested deeply.
 """
 
 import json

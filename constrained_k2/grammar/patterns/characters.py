@@ -1,4 +1,6 @@
-"""Translates ECMA-262 character classes into regexes of one character as JSON, raw text or XTML writes it.
+"""Translates ECMA-262 character classes into regexes of one written character.
+
+The character is written as in JSON, raw text or XTML.
 
 [^"]                in JSON:      any character but a quote; a backslash is spelled as two
 """

@@ -1,4 +1,4 @@
-r"""Splits a regex into rules and terminals, so that an escaped character is always the first of its terminal.
+r"""Splits a regex into rules and terminals, so that escaped characters only ever begin a terminal.
 
 LLGuidance's lexer is greedy and never backtracks. For ``/.+/ "\n"`` inside JSON, it would read the backslash of ``\n``
 as part of an escaped quote, which ``.`` matches too, and the line could never end. So an escaped character only begins
@@ -18,6 +18,7 @@ from constrained_k2.grammar.patterns.states import PatternStates, TooManyStates
 from constrained_k2.grammar.patterns.tree import Items, parts
 from constrained_k2.grammar.patterns.ways import END, START
 from constrained_k2.grammar.spelling import Spelling
+from constrained_k2.threads.interruptible import check_deadline
 
 _MAX_STATES = 1024  # max states of one regex
 _MAX_TEXT = 1 << 15  # max characters of a regex's runs in the grammar
@@ -81,7 +82,10 @@ def run_rules(items: Items, form: Spelling, name: str, terminal: Callable[[str],
     if runs is not None:
         return _lines(steps, _named(runs, terminal), name, terminal)
     steps = steps._replace(plain=_named(steps.plain, terminal))
-    chunks = {state: _chunks(state, steps) for state in {*begins, *steps.plain, *steps.ends}}
+    chunks = {}
+    for state in {*begins, *steps.plain, *steps.ends}:
+        check_deadline()
+        chunks[state] = _chunks(state, steps)
     lines = _lines(steps, chunks, name, terminal, are_chunks=True)
     if sum(map(len, lines)) > _MAX_CHUNKED_TEXT:
         raise Untranslatable("too many states")
@@ -167,7 +171,11 @@ def _whole_runs(begins: Iterable[int], steps: _Steps) -> _Edges | None:
 
 
 def _chunks(first: int, steps: _Steps) -> dict[int, str]:
-    """Return terminal bodies by next state: plain texts of ``_CHUNK`` characters, or shorter texts to an exit."""
+    """Return terminal bodies by next state: plain texts of ``_CHUNK`` characters, or shorter texts to an exit.
+
+    Raises:
+        Untranslatable: The texts are too long. If several paths lead to a state, texts grow by a factor each character.
+    """
     exits = steps.exits
     found = defaultdict[int, list[str]](list)
     level = {first: [("", "", 0)]}  # state -> the texts to it: all but the last class, the last class, its count
@@ -181,6 +189,8 @@ def _chunks(first: int, steps: _Steps) -> dict[int, str]:
                 )
         level = {}
         for to, texts in following.items():
+            if sum(len(text) + len(last) for text, last, _ in texts) > _MAX_CHUNKED_TEXT:
+                raise Untranslatable("too many states")
             whole = _any_body([_counted(*text) for text in texts])
             level[to] = texts if len(texts) == 1 else [("", whole, 1)]
             if size == _CHUNK or to in exits:

@@ -1,4 +1,6 @@
-"""The DFA of strings under patterns, lengths and exclusions: prefixes in one state have equal continuations.
+"""The DFA of strings under patterns, lengths and exclusions.
+
+Prefixes in one state have equal continuations.
 
 {"pattern": "^a", "maxLength": 9}      after ab and after ac: one state
 """

@@ -1,4 +1,4 @@
-"""Translates ECMA-262 patterns on a string's value into regexes on the string as written, escapes included.
+"""Translates ECMA-262 patterns on a string's value into regexes on its spelling, escapes included.
 
 On the written text, grammars intersect them with negated patterns and excluded values. Without an anchor, a regex
 begins or ends with ``.*``:

@@ -1,4 +1,4 @@
-"""Builds the Lark terminal of an object's undeclared keys that match exactly a given set of key patterns."""
+"""Builds the Lark terminal of undeclared keys that match exactly a given set of key patterns."""
 
 from collections.abc import Callable
 from typing import NamedTuple

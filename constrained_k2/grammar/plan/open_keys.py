@@ -1,4 +1,4 @@
-"""Detects objects with infinitely many possible undeclared keys, so that ``minProperties`` can count them.
+"""Detects objects that allow infinitely many undeclared keys, so ``minProperties`` can count them.
 
 Such keys need not repeat. A matcher masks a key that the object already has
 (:mod:`constrained_k2.engines.llguidance.written`), unless all keys with the same prefix have been written.

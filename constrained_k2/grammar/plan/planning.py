@@ -1,4 +1,4 @@
-"""State shared while one schema's grammar is planned: numbered nodes, coverage notes, engine callbacks."""
+"""The state of planning one schema's grammar: numbered nodes, coverage notes, engine callbacks."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,9 +1,9 @@
-r"""Writes constraints on strings as regexes on JSON text, in the dialect of xgrammar's schema converter.
+r"""Writes constraints on strings as regexes on JSON text, in xgrammar's dialect.
 
-xgrammar (0.2.8) reads a ``pattern`` in one of two ways. An ASCII pattern becomes an automaton that has no JSON escapes
-and misreads some patterns (``a-?`` does not match ``a``, overlong UTF-8 passes). A pattern with any other character
-becomes rules on the raw text between the quotes, which can express everything exactly, escapes included. So every
-regex here starts with a non-ASCII character that occurs zero times.
+xgrammar's schema converter (0.2.8) reads a ``pattern`` in one of two ways. An ASCII pattern becomes an automaton that
+has no JSON escapes and misreads some patterns (``a-?`` does not match ``a``, overlong UTF-8 passes). A pattern with any
+other character becomes rules on the raw text between the quotes, which can express everything exactly, escapes
+included. So every regex here starts with a non-ASCII character that occurs zero times.
 """
 
 import json

@@ -1,1 +1,1 @@
-"""The process that takes HTTP requests."""
+"""Code of vLLM's API server: admission, repairs, parsing and metrics."""

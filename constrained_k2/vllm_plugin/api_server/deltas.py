@@ -1,4 +1,4 @@
-"""Turns the parser's events into vLLM's deltas."""
+"""Converts the parser's events to vLLM's deltas."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The metric families in vLLM's own ``/metrics``.
+"""The families of this package's metrics in vLLM's own ``/metrics``.
 
 They live in the processes that admit requests, in prometheus_client's default registry (several such processes
 share files that vLLM sets up, and the metrics of each are summed). The engine's counters are brought here by
@@ -43,7 +43,7 @@ FAMILIES = (
            (*_MODEL, "reason", "detail")),
     Family("grammar_lookups", Counter, "Grammar lookups, by process (`where`) and result.",
            (*_MODEL, "where", "result")),
-    Family("admission_seconds", Histogram, "Time in which the API server reads a chat or responses request and checks "
+    Family("admission_seconds", Histogram, "Time in which the API server reads a request and checks "
            "its tools, waiting for a thread included.", _MODEL),
     Family("compile_seconds", Histogram, "Time to compile one tool's schema.", (*_MODEL, "where")),
     Family("masked_steps", Counter, "Engine steps in which at least one row of logits was masked.", _ENGINE),

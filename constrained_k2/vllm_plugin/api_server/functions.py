@@ -1,4 +1,4 @@
-"""The functions of a request: those of its tools that vLLM shows the model, and which of them its choice allows."""
+"""Reads the tools that vLLM shows the model, and the ``tool_choice`` among them, from a request."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,8 +1,8 @@
-"""Rewrites the history in a request's body as vLLM's models accept it, before they validate it.
+"""Rewrites a request's history before vLLM validates it, so that vLLM's request models accept it.
 
-They follow OpenAI's types to the letter: a result that is a list of strings, an ``input_text`` part in a chat message
-or arguments as an object get HTTP 400, and of an answer with several parts /v1/responses reads only the first. A value
-without a meaning stays as it is, for vLLM to refuse.
+vLLM's request models follow OpenAI's types to the letter. A result that is a list of strings, an ``input_text`` part in
+a chat message or arguments as an object get HTTP 400; if an answer has several parts, /v1/responses reads only the
+first. A value without a meaning stays as it is, for vLLM to refuse.
 """
 
 import json

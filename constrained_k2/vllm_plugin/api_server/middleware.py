@@ -1,26 +1,30 @@
-"""ASGI middleware: rewrites bodies into the form that vLLM's models accept, and refuses some that would fail late.
+"""ASGI middleware: rewrites request bodies so that vLLM accepts them, and refuses some early.
 
 vLLM's models follow OpenAI's types to the letter and refuse, with HTTP 400, what other servers take: a ``tool_choice``
 of type ``allowed_tools`` or null, custom tools in chats or with a grammar, and the odd histories of :mod:`.histories`.
 A lone surrogate would be an HTTP 500, and a wrong constraint of a completions stream an error after HTTP 200.
-``vllm serve --middleware`` is the public door for this; :func:`constrained_k2.vllm_plugin.start.entry.from_cli_args`
+``vllm serve --middleware`` is the public way to add it; :func:`constrained_k2.vllm_plugin.start.entry.from_cli_args`
 adds :class:`BodyMiddleware` there.
 """
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 from fastapi import HTTPException
+from fastapi.responses import JSONResponse
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.exceptions import VLLMClientError
 
-from constrained_k2.errors import InvalidRequest
+from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.request.tools import ONE_STRING
 from constrained_k2.vllm_plugin.api_server.admission import check_params, refuse_beam_search
 from constrained_k2.vllm_plugin.api_server.histories import accepted
+from constrained_k2.vllm_plugin.api_server.request_hook import in_thread
 from constrained_k2.vllm_plugin.api_server.surrogates import refuse_surrogates
 from constrained_k2.vllm_plugin.shared.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.shared.settings import ALLOWED_TOOLS_KEY, OFF, TEXT_FORMATS_KEY
@@ -28,7 +32,8 @@ from constrained_k2.vllm_plugin.shared.settings import ALLOWED_TOOLS_KEY, OFF, T
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 
-_ENDPOINTS: Mapping[str, tuple[Any, str | None]] = {
+Endpoint = tuple[Any, str | None]
+_ENDPOINTS: Mapping[str, Endpoint] = {
     "/chat/completions": (ChatCompletionRequest, "messages"),
     "/responses": (ResponsesRequest, "input"),
     "/completions": (CompletionRequest, "prompt"),
@@ -39,6 +44,16 @@ _ENDPOINTS: Mapping[str, tuple[Any, str | None]] = {
 The first suffix that matches is used, so ``/chat/completions`` comes before ``/completions``. If the field is
 None, bodies are not rewritten, and only lone surrogates are refused.
 """
+
+_ANY_ENDPOINT = "/invocations"
+"""The end of the path of SageMaker's endpoint: it takes the bodies of chats and of completions."""
+
+
+class _Refused(HTTPException):
+    """HTTP 400, raised while the body is read."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(400, str(error))
 
 
 class BodyMiddleware:
@@ -54,9 +69,14 @@ class BodyMiddleware:
         """Serve one connection."""
         if scope["type"] == "http" and scope["method"] == "POST":
             path = scope["path"].removesuffix("/render")
-            found = next((end for end in _ENDPOINTS if path.endswith(end)), None)
-            receive = receive if found is None else _whole_body(receive, *_ENDPOINTS[found])
-        await self._app(scope, receive, send)
+            found = next((endpoint for end, endpoint in _ENDPOINTS.items() if path.endswith(end)), None)
+            if found is not None or path.endswith(_ANY_ENDPOINT):
+                receive = _whole_body(receive, found)
+        try:
+            await self._app(scope, receive, send)
+        except _Refused as error:  # another middleware has read the body: vLLM's handlers of exceptions are behind it
+            content = {"message": error.detail, "type": "BadRequestError", "param": None, "code": error.status_code}
+            await JSONResponse({"error": content}, error.status_code)(scope, receive, send)
 
 
 def rewritten(body: Any, input_field: str) -> Any:
@@ -116,8 +136,8 @@ def _without_formats(body: dict[str, Any], *, is_chat: bool) -> dict[str, Any]:
     return body
 
 
-def _whole_body(receive: Receive, model: Any, input_field: str | None) -> Receive:
-    """The messages of a connection, with the whole body in one."""
+def _whole_body(receive: Receive, endpoint: Endpoint | None) -> Receive:
+    """The messages of a connection, with the whole body in one; ``endpoint`` None: the body's fields tell it."""
     is_read = False
 
     async def received() -> Message:
@@ -133,43 +153,44 @@ def _whole_body(receive: Receive, model: Any, input_field: str | None) -> Receiv
             if not message.get("more_body", False):
                 break
         is_read = True
-        body = b"".join(parts)
-        try:
-            refuse_surrogates(body, model)
-        except InvalidRequest as error:
-            raise HTTPException(400, str(error)) from error
-        if input_field is not None:
-            body = _rewritten_bytes(body, input_field)
-        return {"type": "http.request", "body": body, "more_body": False}
+        return {"type": "http.request", "body": await _checked(b"".join(parts), endpoint), "more_body": False}
 
     return received
 
 
-def _rewritten_bytes(given: bytes, input_field: str) -> bytes:
-    try:
+async def _checked(given: bytes, endpoint: Endpoint | None) -> bytes:
+    """The body that vLLM reads in place of this one; raises :class:`_Refused`."""
+    body = None
+    with suppress(ValueError, RecursionError):  # vLLM refuses it
         body = json.loads(given)
-        new = rewritten(body, input_field)
-        written = given if new == body else json.dumps(new).encode()
+    model, input_field = endpoint or _endpoint_of(body)
+    try:
+        refuse_surrogates(given, model)
+        if input_field == "prompt" and isinstance(body, dict) and isinstance(body.get("vllm_xargs"), dict):
+            await in_thread(check_completion, body)
+    except (ConstrainedK2Error, ValueError) as error:
+        raise _Refused(error) from error
+    try:
+        new = body if input_field is None else rewritten(body, input_field)
+        return given if new == body else json.dumps(new).encode()
     except (ValueError, RecursionError):
-        return given  # for vLLM to refuse
-    if isinstance(body, dict) and input_field == "prompt":
-        try:
-            check_completion(body)
-        except ValueError as error:
-            raise HTTPException(400, str(error)) from error
-    return written
+        return given
+
+
+def _endpoint_of(body: Any) -> Endpoint:
+    """The endpoint of a body that ``/invocations`` takes: a chat's, or that of a completion."""
+    is_chat = isinstance(body, dict) and "messages" in body
+    return _ENDPOINTS["/chat/completions" if is_chat else "/completions"]
 
 
 def check_completion(body: dict[str, Any]) -> None:
     """Refuse a constraint, by a ValueError, that vLLM would refuse only after the headers of a stream: HTTP 200."""
-    xargs = body.get("vllm_xargs")
-    if not isinstance(xargs, dict):
-        return
-    if body.get("use_beam_search"):
-        refuse_beam_search(xargs)
-        return
     try:
-        params = CompletionRequest.model_validate(body).to_sampling_params(1)
-    except (ValueError, TypeError):
+        request = CompletionRequest.model_validate(body)
+        params = request.to_sampling_params(1)
+    except (ValueError, TypeError, VLLMClientError):
         return  # for vLLM to refuse
-    check_params(params, first=True)
+    if request.use_beam_search:
+        refuse_beam_search(request.vllm_xargs)
+    else:
+        check_params(params, first=True)

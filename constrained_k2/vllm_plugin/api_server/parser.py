@@ -178,8 +178,8 @@ class ParsingByTokenId:
     def _reads(self, request: Any) -> bool:
         """True if this class reads the answer; else it is free text without calls, and vLLM's parsers read it.
 
-        Some of those take an answer without reasoning for reasoning, so answers in a form are read here. They tell tags
-        from text that spells them only by their spelling, so answers in tags are.
+        Some of vLLM's parsers take an answer without reasoning for reasoning, so answers in a response format are read
+        here. They cannot tell tags from text that spells tags, so answers in tags are read here too.
         """
         if self.vocabulary.format.argument_encoding == "xtml" or self._functions_of(request):
             return True

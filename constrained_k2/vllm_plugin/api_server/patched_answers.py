@@ -1,8 +1,8 @@
-"""Chat answers: parsed by token id, with the right ``finish_reason``, and with diagnostics where they are asked for.
+"""Patches of answers: parsing by token id, the right ``finish_reason``, requested diagnostics.
 
 vLLM reports ``tool_calls`` for every whole answer with calls, and for every stream that has shown a part of one and was
-not ended by ``max_tokens``; we report it for whole calls only, and ``length`` where one is cut off. What the parser
-knows comes here in a stream by the delta's class, for a whole answer by the request's state.
+not ended by ``max_tokens``; we report it for whole calls only, and ``length`` if one is cut off. The parser's findings
+arrive in a stream by the delta's class, for a whole answer by the request's state.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator

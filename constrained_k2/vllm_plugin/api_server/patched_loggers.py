@@ -1,4 +1,7 @@
-"""Shows in vLLM's ``/metrics`` what the engines have counted (:mod:`constrained_k2.vllm_plugin.shared.transport`)."""
+"""Patches of vLLM's stat logger: show the engines' counters in ``/metrics``.
+
+The counters arrive by :mod:`constrained_k2.vllm_plugin.shared.transport`.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Requests on their way to the engine: chat messages and tools before their template, and admission."""
+"""Patches of requests: repair and precompilation before the chat template, and admission."""
 
 from functools import wraps
 from inspect import signature

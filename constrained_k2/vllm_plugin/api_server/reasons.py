@@ -1,6 +1,6 @@
-"""The fields that are refused, ignored or limited beside tools: the code that does it reads the rows of one table.
+"""The table of request fields that are refused, ignored or limited, and why.
 
-``docs/reference/reasons.md`` is written from them.
+The code that refuses a field reads its row, and ``docs/reference/reasons.md`` is written from the table.
 """
 
 from typing import Literal, NamedTuple

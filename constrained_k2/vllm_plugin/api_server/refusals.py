@@ -1,4 +1,7 @@
-"""Reports refused requests: one line in the log, and one count in the metrics with labels from fixed sets."""
+"""Reports a refused request in the log and in the metrics.
+
+Each refusal is one log line and one count. The labels of the count are from fixed sets.
+"""
 
 import re
 from collections.abc import Iterator

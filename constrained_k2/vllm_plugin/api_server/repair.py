@@ -1,4 +1,7 @@
-"""Repairs chat requests before vLLM renders their prompt, so that ``/tokenize`` shows the prompt that a chat gets."""
+"""Repairs chat requests before vLLM renders their prompt.
+
+``/tokenize`` renders through the same function of vLLM, so it shows the prompt that a chat gets.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Turns a chat or responses request into what the engine receives."""
+"""Reads a chat or responses request, and writes its constraint into ``vllm_xargs`` for the engine."""
 
 import asyncio
 import time
@@ -99,7 +99,7 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
             ignore_stops(request)
         extra[XARGS_KEY] = state.text = state.written
         if state.has_form or constraint.choice == "required":
-            # vLLM would apply the answer's form to the whole turn. Its fields stay: a response shows them again.
+            # vLLM would apply the response format to the whole turn. Its fields stay: a response shows them again.
             object.__setattr__(request, "extract_structured_outputs", _no_structured_outputs)
     if functions or state.has_form:
         show_special_tokens(request)
@@ -153,14 +153,12 @@ def ignore_stops(request: Any) -> None:
 
 
 async def precompile(request: Any, state: RequestState, *, thinking: bool) -> None:
-    """Read a request and compile its tools in a thread, so that other requests go on meanwhile."""
+    """Read a request and compile its tools in a thread, so that other requests continue meanwhile."""
     if not isinstance(request, ChatCompletionRequest | ResponsesRequest):  # /tokenize's, which is not constrained
         return
     may_be_ours = request.tools or _names_form(request) or state.history_calls
     if (request.vllm_xargs or {}).get(XARGS_KEY) != OFF and may_be_ours:
-        begun = time.perf_counter()
-        await _in_thread(_read_if_ours, request, state, thinking)
-        record_admission(time.perf_counter() - begun)
+        await in_thread(_read_if_ours, request, state, thinking)
 
 
 def _read_if_ours(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: FBT001 - run_in_executor's
@@ -169,7 +167,7 @@ def _read_if_ours(request: Any, state: RequestState, thinking: bool) -> None:  #
 
 
 def _names_form(request: Any) -> bool:
-    """True if a request has a field for the form of its answer: reading a long one takes a thread's time."""
+    """True if a request has a field for a response format: reading a long one takes a thread's time."""
     return any(field_of(request, name) is not None for name in ("response_format", "text", "structured_outputs"))
 
 
@@ -180,13 +178,17 @@ def _is_ours(request: Any) -> bool:
     return bool(_answer_fields(request, may_call=False)) or (Server.constrains and calls_before(request) > 0)
 
 
-async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """The result of a function that runs in a thread of admission, with breaks for other threads.
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Run a function in a thread of admission, with breaks for other threads, and count the time until it returns.
 
-    The short turns begin here: a thread that waits for the interpreter lock already waits for as long as its turn was.
+    The short switch interval begins here: a thread that waits for the interpreter lock waits for one such interval.
     """
-    with switch_interval.short():
-        return await asyncio.get_running_loop().run_in_executor(_threads, run_interruptibly, function, *arguments)
+    begun = time.perf_counter()
+    try:
+        with switch_interval.short():
+            return await asyncio.get_running_loop().run_in_executor(_threads, run_interruptibly, function, *arguments)
+    finally:
+        record_admission(time.perf_counter() - begun)
 
 
 def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: FBT001 - run_in_executor's
@@ -223,9 +225,9 @@ def _switches(variables: Any) -> dict[str, bool]:
 
 
 def _answer_fields(request: Any, *, may_call: bool) -> dict[str, Any]:
-    """The fields of a chat or responses request that give its answer a form, as decoded JSON.
+    """The fields of a chat or responses request that give a response format, as decoded JSON.
 
-    Where no tool may be called, a form that only vLLM knows is left to vLLM.
+    If no tool may be called, a format that only vLLM knows is left to vLLM.
     """
     fields: dict[str, Any] = {}
     for name in ("response_format", "text"):
@@ -239,7 +241,7 @@ def _answer_fields(request: Any, *, may_call: bool) -> dict[str, Any]:
 
 
 def _is_form(fields: dict[str, Any]) -> bool:
-    """True for a form that this package reads, also if it is too long."""
+    """True for a response format that this package reads, also if it is too long."""
     try:
         return read_answer_format(fields, DEFAULT_LIMITS) is not None
     except InvalidRequest:
@@ -249,7 +251,7 @@ def _is_form(fields: dict[str, Any]) -> bool:
 
 
 def _leave(request: Any, state: RequestState) -> None:
-    """Leave a request that has no grammar to vLLM; raises why if it has tools or a strict form."""
+    """Leave a request that has no grammar to vLLM; raises why if it has tools or a strict response format."""
     assert state.error is not None
     fields = _answer_fields(request, may_call=True)
     form = fields.get("response_format") or fields.get("text", {}).get("format") or {}

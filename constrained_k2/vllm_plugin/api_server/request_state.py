@@ -1,4 +1,4 @@
-"""The state of one request in the process that admits it, which reads the request once."""
+"""The state of one request in the process that admits it: what was read, and how its answer ended."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,7 +43,7 @@ class RequestState:
 
     @property
     def has_form(self) -> bool:
-        """True if the constraint gives the answer a form."""
+        """True if the constraint has a response format."""
         return self.compiled is not None and self.compiled.spec.answer is not None
 
     @classmethod

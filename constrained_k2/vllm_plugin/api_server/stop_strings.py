@@ -1,7 +1,8 @@
-"""Matches ``stop`` strings in the answer's text only, and withholds tokens past the point where vLLM cut the text.
+"""Matches ``stop`` strings in the answer's text only, not in reasoning or calls.
 
 vLLM looks for stop strings in all that the model writes, reasoning and calls included, shortens it there, and buffers
-in a stream what may become one; the token ids that it hands over are always all of them.
+in a stream what may become one; the token ids that it hands over are always all of them. Tokens past the point where
+vLLM cut the text are withheld here.
 """
 
 import codecs

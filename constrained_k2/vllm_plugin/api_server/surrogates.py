@@ -1,4 +1,4 @@
-"""Refuses half a UTF-16 character (a lone surrogate) in the fields that vLLM sends to its engine core.
+"""Refuses lone surrogates (half a UTF-16 character) in fields that vLLM sends to its engine core.
 
 vLLM cannot serialize such a string: it answers HTTP 500 without a message, or an error inside a stream. In the
 prompt's text it becomes U+FFFD, so a request with a tool result that was cut inside an emoji still works.

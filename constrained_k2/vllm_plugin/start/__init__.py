@@ -1,1 +1,1 @@
-"""The first code that each vLLM process runs: the entry point, the table of patches, and their application."""
+"""Runs first in every vLLM process: the entry point, the table of patches, their application."""

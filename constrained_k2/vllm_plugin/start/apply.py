@@ -1,4 +1,4 @@
-"""Checks the rows of the table against the vLLM that is installed, and applies all of a process or none."""
+"""Checks the table of patches against the installed vLLM; applies all patches of a process or none."""
 
 import dis
 import sys
@@ -70,7 +70,7 @@ def activate(process: Process) -> None:
         # The front end starts before any weight is loaded, and has the engine core's modules anyway, not the worker's.
         for row in rows("api_server", "engine_core") if process == "api_server" else rows(process):
             _require(row)
-        # Doors of the other processes too: the engine may run in this one, or in one that is forked from it.
+        # Entry patches of the other processes too: the engine may run in this one, or in one that is forked from it.
         _replace([row for row in rows() if process in row.processes or row.door])
     except PatchFailed as error:
         state.failure = error
@@ -79,7 +79,7 @@ def activate(process: Process) -> None:
 
 
 def apply_doors(module: str) -> None:
-    """Apply the doors in a module."""
+    """Apply the entry patches in a module."""
     doors = [row for row in rows() if row.door and row.target.startswith(f"{module}:")]
     for row in doors:
         _require(row)
@@ -120,6 +120,8 @@ def missing(path: str) -> str | None:
             return None
         else:
             return f"no {name!r} in {getattr(found, '__qualname__', module)} ({module})"
+    if parameter and not callable(found):
+        return f"{names} is not a function ({module})"
     if parameter and parameter not in signature(found).parameters:
         return f"no parameter {parameter!r} in {names} ({module})"
     return None
@@ -145,15 +147,15 @@ def _replace(patches: Iterable[Patch]) -> None:
     for row in patches:
         if row.target in state.applied:
             continue
-        owner, name = owner_of(row.target)
         module, _, function = row.replacement.partition(":")
         try:
+            owner, name = owner_of(row.target)
             factory = getattr(import_module(f"{PACKAGE}.{module}"), function)
             found = getattr_static(owner, name)
             is_bound = isinstance(found, classmethod | staticmethod)
             replacement = type(found)(factory(found.__func__)) if is_bound else factory(getattr(owner, name))
             made.append((row, owner, name, replacement))
-        except (ImportError, AttributeError) as error:
+        except Exception as error:
             raise _failed(f"the patch of {row.target} cannot be applied: {error!r} in vLLM {vllm_version()}") from error
     for row, owner, name, replacement in made:
         state.applied[row.target] = getattr_static(owner, name)
@@ -161,12 +163,10 @@ def _replace(patches: Iterable[Patch]) -> None:
 
 
 def _failed(problem: str) -> PatchFailed:
-    return PatchFailed(
-        problem,
-        "constrained_k2",
-        f"Tested with vLLM {', '.join(TESTED_VERSIONS)}: install one of these, start without our flags, or set "
-        f"{TRY_VARIABLE}=1 to try this one",
-    )
+    remedy = f"Tested with vLLM {', '.join(TESTED_VERSIONS)}: install one of these, or start without our flags"
+    if version_of_rows(vllm_version()) is None:
+        remedy += f". {TRY_VARIABLE}=1 tries this version"
+    return PatchFailed(problem, "constrained_k2", remedy)
 
 
 @cache

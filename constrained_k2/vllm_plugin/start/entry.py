@@ -1,4 +1,4 @@
-"""Entry patches: the first vLLM function that each kind of process calls, wrapped to look for our flags.
+"""Entry patches: the first vLLM function of each kind of process, wrapped to look for our flags.
 
 Nothing else of the package is imported before that.
 """

@@ -1,4 +1,4 @@
-"""A row of the table of what this package replaces in vLLM.
+"""Defines a patch: a row of the table of vLLM objects that this package replaces.
 
 * :mod:`.table`: one row a replacement: what, by what, what it reads of vLLM, why, and when it can go.
 * :mod:`.versions`: what was tested on which version of vLLM.
@@ -40,7 +40,7 @@ class Patch:
         upstream: What vLLM would have to offer instead.
         remove_when: When the row can be deleted.
         versions: The minor versions of vLLM that need it.
-        door: Whether it is applied without our flags, to watch for them.
+        door: True for an entry patch: it is applied without our flags, to watch for them.
     """
 
     target: str

@@ -1,4 +1,4 @@
-"""The ``vllm.general_plugins`` entry point: vLLM calls it once or more in every one of its processes."""
+"""The ``vllm.general_plugins`` entry point: vLLM calls it at least once in every process."""
 
 import sys
 from collections.abc import Sequence

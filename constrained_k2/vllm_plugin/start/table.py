@@ -3,7 +3,7 @@
 from constrained_k2.vllm_plugin.start.patch import Patch, reads
 
 PATCHES = (
-    # Doors ------------------------------------------------------------------------------------------------------------
+    # Entry patches ----------------------------------------------------------------------------------------------------
     Patch("vllm.engine.arg_utils:EngineArgs.from_cli_args", "start.entry:from_cli_args", ("api_server",), reads("args"),
           "The engine core must constrain where our tool parser is chosen, but only the API server knows the parser.",
           "The name of the tool parser in VllmConfig.",

@@ -1,4 +1,4 @@
-"""The versions of vLLM that were tested: for the log at start, and for the table in docs/operators.md."""
+"""The tested versions of vLLM, for the log at start and the table in docs/operators.md."""
 
 import os
 from typing import NamedTuple
