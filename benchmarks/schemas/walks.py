@@ -90,7 +90,7 @@ def walk(grammar: ArgumentGrammar, vocabulary: Vocabulary, schema: Any, seed: in
 
     Choices are uniform over the mask, but where a key may begin, every other time a key of the schema is written, since
     uniform tokens never spell a required one. After some bytes, three choices of four, and later all, are those of the
-    finish budget, as in the last tokens of a request with a finish reserve, and uniform over the mask that it leaves.
+    finish reserve, as in the last tokens of a request that has one, and uniform over the mask that it leaves.
     """
     chance = random.Random(seed)  # noqa: S311 - a walk, repeatable
     keys = [_encoded(vocabulary, f"{json.dumps(key, ensure_ascii=False)}:") for key in sorted(keys_of(schema))]

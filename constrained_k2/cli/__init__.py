@@ -1,4 +1,4 @@
-"""The command line, ``constrained-k2 VERB``: one module per verb; its docstring is its help."""
+"""The command line ``constrained-k2 VERB``: one module per verb, whose docstring is the verb's help."""
 
 import argparse
 import io

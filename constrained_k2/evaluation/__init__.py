@@ -1,1 +1,1 @@
-"""Judging a server by what it answers."""
+"""Evaluates servers by their answers: A/B runs, and the doctor's checks of a live server."""

@@ -1,4 +1,4 @@
-"""Chat completions as servers send them, whole or streamed, validated; and the record of one in a run."""
+"""Reads and validates chat completions, whole or streamed; defines the record of one in a run."""
 
 import json
 from collections.abc import Mapping

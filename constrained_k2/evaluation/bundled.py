@@ -1,4 +1,4 @@
-"""The samples that ship with the package, as compressed lines of JSON."""
+"""Reads the samples that ship with the package: compressed lines of JSON."""
 
 import json
 import lzma

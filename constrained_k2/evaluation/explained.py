@@ -1,4 +1,7 @@
-"""Explains an answer of a vLLM server, which is sent back without the constraint for its tokens' probabilities."""
+"""Explains an answer of a vLLM server: which tokens the constraint overrode.
+
+The answer is sent back without the constraint, for the probabilities of its tokens.
+"""
 
 import asyncio
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""One request of an evaluation, with the calls of a right answer where they are known."""
+"""One request of an evaluation, with the calls of a right answer if they are known."""
 
 import hashlib
 import json

@@ -1,4 +1,7 @@
-"""Runs a vLLM server on loopback for the length of a ``with`` block; it ends with the block or with its parent."""
+"""Runs a vLLM server on loopback while a ``with`` block is open.
+
+The server ends with the block; on Linux it also ends with the thread that entered the block.
+"""
 
 import ctypes
 import json

@@ -1,4 +1,4 @@
-"""Counters from a server's ``/metrics``, and how they grow."""
+"""Reads this package's counters from a server's ``/metrics``, and computes their growth."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Parses arguments or an answer byte by byte, to know the next byte's path and each value's text so far.
+"""Parses arguments or an answer byte by byte: the next byte's path, and each value's text so far.
 
 {"a": [1, "x     path ("a", 1), in a string whose text is "x; its array's text is [1, "x
 """

@@ -1,4 +1,4 @@
-"""Rewrites messages and calls of older and other APIs as today's chat completions write them.
+"""Converts messages and calls of older and other APIs to today's chat-completions format.
 
 Sources: OpenAI's chat completions (``developer``, ``function`` and ``function_call``, custom tools);
 OpenRouter's ``reasoning_details``, LiteLLM's ``thinking_blocks`` and Ollama's ``thinking``.

@@ -139,7 +139,7 @@ class _Dialog:
         return repaired
 
     def _paired(self, results: Sequence[tuple[int, dict[str, Any]]]) -> list[dict[str, Any]]:
-        """Give tool messages the ids of their calls; insert a call before each that has none.
+        """Give tool messages the ids of their calls; insert a call before each message that has none.
 
         A message of the role ``ipython`` becomes the result of an open call; if there is none, it stays as it is.
         """

@@ -1,1 +1,1 @@
-"""Expands a JSON Schema into shapes (constraints on one JSON type each), from which grammars are written."""
+"""Expands a JSON Schema into shapes: constraints on one JSON type each, the input of grammars."""

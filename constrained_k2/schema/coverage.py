@@ -1,4 +1,4 @@
-"""The coverage report: whether each keyword is enforced, narrowed, read as another, relaxed or refused.
+"""The coverage report: each keyword is enforced, narrowed, read as another, relaxed or refused.
 
 Narrowed: the grammar allows less than the keyword; relaxed: more. Read as another: a keyword that is not JSON Schema,
 such as ``"nullable": true``, counts as the JSON Schema that it clearly means.

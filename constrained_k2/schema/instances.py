@@ -1,4 +1,4 @@
-"""Tests a JSON value against a schema's constraints, to filter ``enum`` and ``const`` by other keywords."""
+"""Tests JSON values against a schema's constraints: other keywords filter ``enum`` and ``const``."""
 
 from fractions import Fraction
 from typing import Any

@@ -1,4 +1,7 @@
-"""Computes which JSON types a subschema's instances may have: a cheap superset, from the keywords alone."""
+"""Computes cheaply, from the keywords alone, which JSON types a subschema's instances may have.
+
+The result is a superset.
+"""
 
 from contextlib import suppress
 from typing import Any

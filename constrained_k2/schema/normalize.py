@@ -1,4 +1,6 @@
-"""Expands a schema by one level into alternatives of one JSON type each, without allOf, anyOf, not, if or $ref.
+"""Expands a schema by one level into alternatives of one JSON type each.
+
+The alternatives have no allOf, anyOf, not, if or $ref.
 
 {"anyOf": [{"type": "integer"}, {"const": "x"}], "minimum": 3}     Number(integer, low=3) and Value("x")
 """

@@ -1,4 +1,4 @@
-"""Notes which keywords of a schema are not enforced exactly, and limits the cost of expanding the schema."""
+"""Notes which keywords are not enforced exactly, and limits the cost of expanding a schema."""
 
 from typing import Literal
 

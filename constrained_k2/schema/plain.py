@@ -1,4 +1,4 @@
-"""Fast-path admission: recognizes schemas that certainly compile to a grammar if their patterns compile.
+"""Fast-path admission: recognizes schemas that certainly compile if their patterns compile.
 
 Such a schema is called plain. It is satisfiable and uses only keywords that stay enforced (or narrowed) however they
 are combined. Its strings with a pattern are compiled one by one. A schema that is not plain may be enforced completely

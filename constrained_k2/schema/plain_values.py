@@ -1,4 +1,4 @@
-"""Checks that ``minimum``, ``format`` and other keywords without subschemas need no trial compilation.
+"""Fast-path admission: checks keywords without subschemas, such as ``minimum`` and ``format``.
 
 Part of fast-path admission (:mod:`constrained_k2.schema.plain`).
 

@@ -1,4 +1,4 @@
-"""Expands closed objects in which ``not`` demands some member: one alternative per key it may have.
+"""Chooses the key of a member that ``not`` demands, in objects that allow only declared keys.
 
 Such a member is a witness (:class:`~constrained_k2.schema.shapes.Witness`). ``{"not": {"additionalProperties": A}}``
 demands a member whose value fails A.

@@ -1,4 +1,7 @@
-"""Tiny random models with the tokenizer of Kimi K2 or Kimi K3. Importing this loads neither torch nor transformers."""
+"""Tiny random models with the tokenizer of Kimi K2 or Kimi K3.
+
+Importing this loads neither torch nor transformers.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

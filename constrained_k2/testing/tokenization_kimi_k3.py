@@ -1,4 +1,4 @@
-"""Kimi K3's tokenizer class: Kimi K2's vocabulary, other special tokens, and prompts that are rendered in code.
+"""Kimi K3's tokenizer class: Kimi K2's vocabulary, other special tokens, prompts rendered in code.
 
 This file is copied into model directories beside `tokenization_kimi.py` and loaded from there, so it must not import
 this package. It behaves like the class in production checkpoints, which has no chat template: `apply_chat_template`

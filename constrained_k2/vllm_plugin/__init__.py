@@ -1,4 +1,4 @@
-"""Constrained tool calls of Kimi models inside vLLM: the only place that imports vLLM.
+"""The vLLM plugin: constrained tool calls of Kimi models. Only this folder imports vLLM.
 
 The life of a request, with ``--tool-call-parser kimi_constrained``, whichever format the tokenizer speaks:
 

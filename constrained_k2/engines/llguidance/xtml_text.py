@@ -1,4 +1,7 @@
-r"""XTML's three special tokens as LLGuidance spells them (``\xff`` and their text), and ``argument key="``."""
+r"""XTML's special tokens as bytes in LLGuidance's encoding, and ``argument key="``.
+
+LLGuidance writes a special token as ``\xff`` followed by the token's text.
+"""
 
 from constrained_k2.engines.llguidance.position import MARKER
 from constrained_k2.formats import kimi_k3

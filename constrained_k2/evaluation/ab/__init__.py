@@ -1,1 +1,5 @@
-"""The A/B evaluation: the same requests to two or more arms, scored as the field scores them, compared in pairs."""
+"""The A/B evaluation: sends the same requests to several arms and compares the answers in pairs.
+
+An arm is a server, a model and the fields that are added to every request. The figures are those of K2 Vendor Verifier
+and some that it lacks.
+"""

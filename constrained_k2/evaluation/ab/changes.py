@@ -1,7 +1,8 @@
-"""Asks constrained arms once more, greedily, for what the constraint changed; apart from the timed run.
+"""Asks constrained arms again at temperature 0, to find out what the constraint changed.
 
-Each sample gets two answers of temperature 0 from one server: a constrained and an unconstrained one. The unconstrained
-model then tells how probable each token of either answer is, and the overrides of the constrained one are found here.
+This is not part of the timed run. Each sample gets two answers from one server, constrained and unconstrained. The
+unconstrained model then tells how probable each token of either answer is, and the overrides of the constrained one are
+found here.
 """
 
 import asyncio

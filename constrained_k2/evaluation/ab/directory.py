@@ -1,7 +1,7 @@
-"""A run's directory, from which it resumes after any interruption, and from which it is scored at any time.
+"""Stores an A/B run in a directory, so that it can resume and can be scored at any time.
 
 ``run.sqlite`` holds the arms, the sampling, the samples as they are sent, the answers and the growth of servers'
-counters. Each answer is a transaction of its own, so a killed run loses only those that had not come.
+counters. Each answer is a transaction of its own, so a killed run loses none that had arrived.
 """
 
 import fcntl

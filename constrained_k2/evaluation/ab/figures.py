@@ -1,4 +1,4 @@
-"""Figures of an arm: each the share of one sum of counts in another."""
+"""Figures of an arm: each is one weighted sum of counts divided by another."""
 
 import csv
 from collections.abc import Mapping

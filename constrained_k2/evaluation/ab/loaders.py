@@ -1,4 +1,4 @@
-"""Loads samples: our own, K2 Vendor Verifier's, and the Berkeley function-calling leaderboard's."""
+"""Loads samples in our format, K2 Vendor Verifier's, or the Berkeley leaderboard's (BFCL)."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Sends an A/B's requests, to given servers or to vLLM servers of a checkpoint on this machine."""
+"""Sends an A/B run's requests to given servers, or to vLLM servers started on this machine."""
 
 import asyncio
 import os

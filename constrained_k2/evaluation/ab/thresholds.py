@@ -1,4 +1,7 @@
-"""The calls that each threshold would have declined, from greedy answers of an arm that declines none."""
+"""Counts the calls that each threshold would decline, from answers of an arm that declines none.
+
+The answers are greedy.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

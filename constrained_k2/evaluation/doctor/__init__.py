@@ -1,1 +1,1 @@
-"""Checks of a live OpenAI-compatible server of a Kimi model: what was seen, and what to change."""
+"""Checks a live OpenAI-compatible server of a Kimi model, and reports faults with their remedies."""

@@ -1,4 +1,4 @@
-"""All checks, in the order in which an operator wants to know."""
+"""Runs the doctor's checks, in the order in which an operator wants to know the results."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection

@@ -1,4 +1,4 @@
-"""The results of checks, for people and for scripts."""
+"""The results of checks, printed for people or as JSON for scripts."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The keyword table: what each JSON Schema keyword allows, what its negation allows, and its subschemas.
+"""The keyword table: what each JSON Schema keyword and its negation allow, and its subschemas.
 
 Every other key of a schema is an annotation. The rows are in this folder's files, by the JSON type that they constrain;
 ``tests/schema/cases`` has one file of instances for each keyword.

@@ -1,4 +1,4 @@
-"""Implements the keywords that apply subschemas to the instance itself, such as $ref, allOf, oneOf, not and if."""
+"""Implements keywords that apply subschemas to the instance itself, such as $ref, oneOf, not and if."""
 
 from collections.abc import Iterator
 from dataclasses import replace

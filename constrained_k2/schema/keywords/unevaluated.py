@@ -1,4 +1,4 @@
-"""Implements ``unevaluatedProperties`` and ``unevaluatedItems``: one case per combination of valid branches.
+"""Implements ``unevaluatedProperties`` and ``unevaluatedItems``: a case per set of valid branches.
 
 A case assumes that some branches (of an ``anyOf``, say) hold, and lists what these evaluate. If more branches hold,
 the case is only stricter than necessary. So only ``else`` and dependencies of absent keys assume that something fails.

@@ -1,4 +1,6 @@
-"""JSON Schema's formats (``date``, ``uri``, …) as regexes: none accepts an invalid string, some reject valid ones.
+"""JSON Schema's formats (``date``, ``uri``, …) as regexes that never accept an invalid string.
+
+Some reject valid strings.
 
 Sources: RFC 3339, 1123, 5890 to 5893, 2673, 4291, 5321, 6531, 4122, 3986, 3987, 6570, 6901, ECMA-262.
 """

@@ -1,6 +1,7 @@
-"""RFC 3339 as regexes: dates that exist, leap seconds (in a date-time only the 27 announced), durations.
+"""RFC 3339 as regexes: dates that exist, times with leap seconds, and durations.
 
-The year 0000 is left out: RFC 3339 has it, but ``datetime.date.fromisoformat``, jsonschema and pydantic refuse it.
+A date-time allows only the 27 leap seconds that were announced. The year 0000 is left out: RFC 3339 has it, but
+``datetime.date.fromisoformat``, jsonschema and pydantic refuse it.
 """
 
 _YEAR = "(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"

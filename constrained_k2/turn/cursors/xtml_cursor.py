@@ -1,4 +1,4 @@
-"""Follows the XTML arguments of one call: which tag or value comes next, and the keys and values so far."""
+"""Follows one call's XTML arguments: which tag or value comes next, and the keys and values so far."""
 
 import json
 import re

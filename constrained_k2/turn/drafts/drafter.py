@@ -1,4 +1,4 @@
-"""Drafts tokens of one turn: those that the grammar forces, or that the schema and the prompt make likely."""
+"""Drafts tokens of one turn: forced by the grammar, or likely by the schema and the prompt."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress

@@ -1,1 +1,1 @@
-"""The engine core: the structured-output route, and requests as they arrive on either."""
+"""Code of vLLM's engine core: the structured-output route, and the intake of all requests."""

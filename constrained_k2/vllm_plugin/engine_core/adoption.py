@@ -1,4 +1,4 @@
-"""Constrains requests of front ends and parsers other than this package's.
+"""Adoption: constrains requests of front ends and parsers other than this package's.
 
 vLLM's Rust front end, its Python front end with its own Kimi tool parsers, Dynamo and gateways describe the calls of a
 request by xgrammar's structural tag. The engine core reads the request back from the tag, and the rest from the

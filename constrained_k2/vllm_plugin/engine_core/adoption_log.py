@@ -1,4 +1,7 @@
-"""Logs, in the engine core, how many requests are constrained: vLLM's Rust front end shows no metrics of plugins."""
+"""Logs, in the engine core, how many requests are constrained.
+
+vLLM's Rust front end shows no metrics of plugins.
+"""
 
 import threading
 import time

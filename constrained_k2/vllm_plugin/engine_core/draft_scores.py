@@ -1,4 +1,4 @@
-"""Which of two sources drafts better, a model or the grammar, by what was written after their drafts."""
+"""Scores two sources of drafts, a model and the grammar, by the tokens that followed."""
 
 from collections.abc import Sequence
 from itertools import takewhile
@@ -44,7 +44,7 @@ class DraftScores:
             self._latest[turn] = _Compared(len(token_ids), tuple(model), tuple(grammar))
 
     def better(self, model: Sequence[int], grammar: Sequence[int]) -> Sequence[int]:
-        """The drafts of the source that has been better; the longer ones if neither has, or they only go on further."""
+        """The drafts of the source that has been better; the longer ones if neither has, or if these only continue."""
         if self._grammar == self._model or _same(model, grammar) == min(len(model), len(grammar)):
             return max(model, grammar, key=len)
         return grammar if self.prefers_grammar else model

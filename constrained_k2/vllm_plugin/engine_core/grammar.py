@@ -1,4 +1,4 @@
-"""One request's matcher as vLLM's structured-output grammar.
+"""Adapts one request's matcher to vLLM's structured-output grammar interface.
 
 vLLM's scheduler asks it for a bitmask row per draft position, advances it over drafts to do so and rolls them back, and
 advances it over what was sampled. vLLM ends a request whose grammar refuses what was sampled, but an exception would

@@ -1,7 +1,8 @@
-"""Requests of the engine core on either route: as they arrive from any front end, and as they end.
+"""Intake of the engine core: checks or adopts every request without the tag of our front end.
 
 A request that our front end has checked arrives tagged. One with a constraint in ``vllm_xargs`` that is not tagged has
 passed no front end of ours: the engine core checks it. All other requests are for :class:`.adoption.Adoption`.
+When a request ends, its calls without a constraint are counted.
 """
 
 from copy import copy

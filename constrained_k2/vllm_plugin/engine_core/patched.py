@@ -1,4 +1,4 @@
-"""The engine core: requests as they arrive from any front end, and the scheduler."""
+"""Patches of the engine core: the intake of requests, and the scheduler."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The rows of a step that are examined on the structured-output route: those of our own requests."""
+"""Plans which rows of a step are examined on the structured-output route: only our requests' rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from constrained_k2.vllm_plugin.shared.row_plan import PlannedRow, RowSampler, r
 
 
 class SampledRows:
-    """Plans the examined rows of one engine core: some of those of a sampled step."""
+    """Plans the rows to examine in one engine core: at most a few rows of each sampled step."""
 
     def __init__(self) -> None:
         self._sampler = RowSampler()

@@ -1,4 +1,4 @@
-"""Grammar drafts under a server's speculative decoding, by its flags."""
+"""Decides from a server's flags whether, and how far, the grammar drafts tokens."""
 
 from typing import Any, NamedTuple
 

@@ -133,7 +133,7 @@ class ConstrainedOutputManager(StructuredOutputManager):
     def validate_tokens(self, request: Any, spec_tokens: list[int]) -> list[int]:
         """The drafts to run: vLLM's legal ones or the grammar's, whichever are more.
 
-        Where a draft model breaks off, the grammar goes on; where both choose, the one that has chosen better counts.
+        If a draft model breaks off, the grammar continues; if both choose, the one that has chosen better counts.
         """
         drafting, grammar = self.drafting, _grammar_of(request)
         legal: list[int] = super().validate_tokens(request, spec_tokens)

@@ -1,1 +1,1 @@
-"""Code of several vLLM processes: settings, matchers of requests, examined rows, counts."""
+"""Code that several vLLM processes share: settings, requests' matchers, examined rows, counters."""

@@ -1,4 +1,4 @@
-"""Results of steps on their way from the device to the host: nothing waits for them.
+"""Copies results of steps from the device to the host without waiting for them.
 
 They are copied into pinned memory on the stream of the model itself, ahead of the sampled tokens, and read once the
 copy is done.

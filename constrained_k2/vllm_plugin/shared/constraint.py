@@ -1,4 +1,7 @@
-"""The constraint that a request's sampling parameters carry, read alike by front end, engine core and workers."""
+"""Reads the constraint that a request's sampling parameters carry, and tags checked requests.
+
+Front end, engine core and workers read it by this code.
+"""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""The names by which a server asks for this package, and whether it does. Every vLLM process imports this."""
+"""Detects the flags by which a vLLM server asks for this package.
+
+Every vLLM process imports this.
+"""
 
 import re
 import sys

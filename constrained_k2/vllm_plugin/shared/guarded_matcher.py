@@ -1,4 +1,4 @@
-"""Calls a request's matcher so that what it raises ends this request only."""
+"""Calls a request's matcher so that an exception ends that request only."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The log of a vLLM server: this package's logger, and lines about requests.
+"""Logging on a vLLM server: this package's logger, and limited lines about requests.
 
 Requests are untrusted, and log lines quote them: so lines are limited in length and rate, and to printable characters.
 """

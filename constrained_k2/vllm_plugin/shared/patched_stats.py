@@ -1,4 +1,4 @@
-"""A field of ``SchedulerStats`` for counts on their way to the front end (:mod:`.transport`).
+"""Patch of ``SchedulerStats``: a field that carries counts to the front end (:mod:`.transport`).
 
 vLLM binds the class in many modules and encodes it by its dataclass fields and annotations, so a subclass would not
 reach them all; and its generated ``__init__`` sets no field that is added later, so the class holds the default.

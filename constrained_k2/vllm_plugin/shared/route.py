@@ -1,4 +1,4 @@
-"""The route of a server: where it computes masks. Operators choose, by flags; requests cannot.
+"""The route of a server: the process that computes masks. Operators choose it by flags.
 
 * ``structured_output``: as a structured-output grammar inside the engine core, overlapped with the forward pass. The
   default with our tool parser, and the only route under speculative decoding on the V1 model runner.

@@ -1,4 +1,4 @@
-"""The masked rows of a step that a worker examines: those that write functions' names, and a sample of all rows.
+"""Plans which masked rows of a step a worker examines: rows of function names, and a sample of all.
 
 The process that knows the positions of the rows plans them. On the structured-output route this is the engine core. Its
 plan travels to the workers with the masks, attached to the requests' ids, the only objects that each of vLLM's model

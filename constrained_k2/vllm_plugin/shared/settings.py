@@ -1,4 +1,4 @@
-"""The operator's settings and the request's fields: each is one row, from which it is read and documented."""
+"""The operator's settings and the request's fields, with their documentation."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal

@@ -1,8 +1,9 @@
-"""A request's own limits on tokens: taken from the sampling parameters, carried to where masks are made.
+"""Carries a client's own limits on tokens from the sampling parameters to the request's matcher.
 
-vLLM applies them to the logits on their own: together with a mask they may leave no token at all, and the end of
-reasoning that vLLM forces may fall into a call. So the front end takes them off a constrained request once vLLM has
-checked them, and the request's matcher applies them to its masks.
+The limits are the thinking budget, the allowed tokens and the bad words. vLLM applies them to the logits on their own:
+together with a mask they may leave no token at all, and the end of reasoning that vLLM forces may fall into a call. So
+the front end takes them off a constrained request once vLLM has checked them, and the request's matcher applies them to
+its masks.
 """
 
 from copy import copy

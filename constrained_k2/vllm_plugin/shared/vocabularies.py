@@ -1,4 +1,4 @@
-"""The served model's vocabulary, from the tokenizer that vLLM has loaded or from the checkpoint's files."""
+"""The served model's vocabulary, from vLLM's tokenizer or from the checkpoint's files."""
 
 from typing import Any
 from weakref import WeakKeyDictionary

@@ -1,1 +1,1 @@
-"""The logits processors, which run where logits are."""
+"""Code of vLLM's workers: the logits processors, their masks, and patches of the model runners."""

@@ -1,4 +1,4 @@
-"""Copies tensors from the device to the host without holding up either."""
+"""Copies tensors from the device to the host without blocking either."""
 
 import torch
 

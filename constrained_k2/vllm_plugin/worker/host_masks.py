@@ -1,4 +1,4 @@
-"""The masks of one step where the logits are in host memory: they are applied where they lie, none is copied."""
+"""Masks for logits in host memory: applied in place, and never copied."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Rows of constant sets, and token ids of masks that allow few: kept for masks that come again."""
+"""Caches for recurring masks: bitmask rows of constant sets, and the token ids of short masks."""
 
 from collections import OrderedDict
 from weakref import ref

@@ -1,4 +1,4 @@
-"""The places of masks on the device: bounded, the least recently used go first."""
+"""The slots for masks on the device: a bounded number, reused in LRU order."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class _Kept:
 
 
 class MaskPlaces:
-    """The places of masks, which are known by their arrays. A place that a launch names is not given away in it.
+    """The slots of masks, which are identified by their arrays. A slot that a launch uses is not reassigned in it.
 
     Callers keep the arrays of a launch alive until :meth:`next_launch`.
     """
@@ -29,7 +29,7 @@ class MaskPlaces:
         return len(self._kept)
 
     def find(self, mask: Row) -> int | None:
-        """The place of a mask, which the current launch may read; None if it has none."""
+        """The slot of a mask, which the current launch may read; None if it has none."""
         kept = self._kept.get(id(mask))
         if kept is None or kept.mask() is not mask:
             return None

@@ -1,4 +1,4 @@
-"""Chooses how the masks of a worker are applied."""
+"""Chooses how a worker applies masks: in host memory or on a device."""
 
 import torch
 

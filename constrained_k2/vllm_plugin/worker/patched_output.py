@@ -1,4 +1,4 @@
-"""A worker's totals, sent to the engine core with a step's output."""
+"""Patch of the model runner's output: a worker's totals travel to the engine core with it."""
 
 from typing import Any
 

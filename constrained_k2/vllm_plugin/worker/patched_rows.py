@@ -1,4 +1,4 @@
-"""Masked rows of the structured-output route that the workers look at, as the engine core has planned.
+"""Patches of the model runners: examine the masked rows that the engine core planned.
 
 :mod:`constrained_k2.vllm_plugin.shared.row_plan` says which ones, ``row_probe`` how they are examined, ``declining``
 how calls are declined.

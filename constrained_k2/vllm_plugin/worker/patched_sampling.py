@@ -1,4 +1,4 @@
-"""Sampling parameters of draft tokens on vLLM's CPU build, which discards temperature, top-k and top-p."""
+"""Patch of vLLM's CPU build, which discards temperature, top-k and top-p of draft tokens."""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Collects which rows of the logits are masked by what in one step, and masks them: in host memory, or on a device."""
+"""Collects the masks of one step by row of the logits, and applies them together.
+
+Subclasses mask logits in host memory or on a device.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable

@@ -1,4 +1,7 @@
-"""Reports of a run: for a terminal, a pull request (Markdown), a browser (one page without resources) and a script."""
+"""Reports of a run: on the terminal, as Markdown, as one HTML page, and as JSON.
+
+The Markdown is for a pull request. The page loads no other files. The JSON (``scores.json``) is for scripts.
+"""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The section about what the constraint changed: tables, and the lines that end a run."""
+"""Reports what the constraint changed: tables for the report, and a few lines for the terminal."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Answers that are not right, as the reports show them; their text is untrusted and escaped here."""
+"""Wrong answers as the reports show them. Their text is untrusted and is escaped here."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Plots by matplotlib, as images in the page."""
+"""Draws the plots of the HTML report with matplotlib, as SVG inside the page."""
 
 import io
 from base64 import b64encode

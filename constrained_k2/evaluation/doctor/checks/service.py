@@ -1,4 +1,4 @@
-"""Checks of the service: model, version, flags, and what it refuses."""
+"""Checks of the server itself: model, version, flags, and the requests that it refuses."""
 
 import re
 

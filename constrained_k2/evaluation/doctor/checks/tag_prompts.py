@@ -1,4 +1,4 @@
-"""Checks of prompts that are made of tags, against those that this package renders."""
+"""Compares a server's prompts in tags (Kimi K3) with the prompts that this package renders."""
 
 import json
 from collections.abc import Sequence
