@@ -7,6 +7,7 @@ Grafana is in no package index, so this shows what its panels would: the same qu
 
 import argparse
 import json
+import math
 import shutil
 import subprocess
 import tempfile
@@ -82,16 +83,19 @@ def query(client: httpx.Client, expression: str) -> list[dict[str, Any]]:
 
 
 def draw(client: httpx.Client, seconds: float, out: Path) -> None:
-    """Draw every panel over the last ``seconds``."""
+    """Draw every panel over the last ``seconds``, minutes before now on the axis."""
     from matplotlib.figure import Figure
 
     end = time.time()
     shown = panels(f"{30 * SCRAPE_SECONDS}s")
-    figure = Figure(figsize=(15, 13), layout="constrained")
-    grid = figure.add_gridspec(max(_bottom(panel) for panel in shown), 24)
-    for panel in shown:
-        place = panel["gridPos"]
-        axes = figure.add_subplot(grid[place["y"] : _bottom(panel), place["x"] : place["x"] + place["w"]])
+    places = [panel["gridPos"] for panel in shown]
+    rows = sorted({place["y"] for place in places})
+    unit = math.gcd(*(place[side] for place in places for side in ("x", "w")))
+    figure = Figure(figsize=(15, 3 * len(rows)), layout="constrained")
+    grid = figure.add_gridspec(len(rows), 24 // unit)
+    for panel, place in zip(shown, places, strict=True):
+        left, right = place["x"] // unit, (place["x"] + place["w"]) // unit
+        axes = figure.add_subplot(grid[rows.index(place["y"]), left:right])
         axes.set_title(f"{panel['title']} ({panel['fieldConfig']['defaults']['unit']})", loc="left", fontsize=10)
         for target in panel["targets"]:
             span = {"start": end - seconds, "end": end, "step": SCRAPE_SECONDS}
@@ -102,16 +106,12 @@ def draw(client: httpx.Client, seconds: float, out: Path) -> None:
                     legend = legend.replace("{{" + label + "}}", value)
                 axes.plot([(at - end) / 60 for at, _ in series["values"]],
                           [float(value) for _, value in series["values"]], label=legend)  # fmt: skip
+        axes.set_xlim(-seconds / 60, 0)
         axes.set_ylim(bottom=0)
         axes.tick_params(labelsize=8)
         if axes.lines:
             axes.legend(fontsize=7, frameon=False, loc="upper left")
     figure.savefig(out, dpi=70)
-
-
-def _bottom(panel: dict[str, Any]) -> int:
-    place = panel["gridPos"]
-    return int(place["y"] + place["h"])
 
 
 def main() -> None:
