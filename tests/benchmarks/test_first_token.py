@@ -8,6 +8,8 @@ from benchmarks.first_token import ARMS, FREE, body_of, cell, comparable
 from benchmarks.servers.harness import SERVERS
 from benchmarks.servers.new_tools import extended, renewed
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
+from tests.kit.tools import tool
+from tests.kit.walks import keys_of
 
 NODE: dict[str, Any] = {
     "type": "object",
@@ -18,23 +20,14 @@ NODE: dict[str, Any] = {
     },
     "required": ["name"],
 }
-TOOL: dict[str, Any] = {"type": "function", "function": {"name": "make", "parameters": NODE}}
-
-
-def properties(schema: object) -> set[str]:
-    if isinstance(schema, list):
-        return set().union(*map(properties, schema))
-    if not isinstance(schema, dict):
-        return set()
-    own = schema.get("properties", {})
-    return set(own).union(*map(properties, schema.values())) if isinstance(own, dict) else set()
+TOOL = tool("make", NODE)
 
 
 def test_renewed_tools_share_no_name_and_accept_the_same_values() -> None:
     (one,), (other,) = renewed([TOOL], 1), renewed([TOOL], 2)
     assert renewed([TOOL], 1) == [one]
     schemas = [tool["function"]["parameters"] for tool in (TOOL, one, other)]
-    found = [properties(schema) for schema in schemas]
+    found = [keys_of(schema) for schema in schemas]
     assert not (found[0] & found[1] or found[0] & found[2] or found[1] & found[2])
     assert one["function"]["name"] != other["function"]["name"]
     name, parts = schemas[1]["properties"]
@@ -76,7 +69,6 @@ def test_what_an_arm_adds_is_of_the_same_round() -> None:
 
 
 def test_tools_that_xgrammar_does_not_compile_are_left_out() -> None:
-    parameters = {"type": "object", "properties": {"a": {"enum": []}}}
-    refused = {"type": "function", "function": {"name": "refused", "parameters": parameters}}
-    plain = {"type": "function", "function": {"name": "plain", "parameters": {"type": "object", "properties": {}}}}
+    refused = tool("refused", {"type": "object", "properties": {"a": {"enum": []}}})
+    plain = tool("plain", {"type": "object", "properties": {}})
     assert comparable(Vocabulary.of_bytes(), [refused, plain]) == [plain]

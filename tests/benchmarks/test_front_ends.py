@@ -9,7 +9,8 @@ from benchmarks.front_ends.raw import Judged, judge_raw, raw_calls
 from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.sample import read_sample
 from constrained_k2.formats.kimi_k2 import ARGUMENT_BEGIN, CALL_BEGIN, CALL_END, SECTION_BEGIN, SECTION_END, TURN_END
-from tests.evaluation.fake_server import _CUT
+from tests.kit.tools import tool
+from tests.kit.turns import ids_of
 
 FIND: dict[str, Any] = {
     "type": "object",
@@ -23,21 +24,12 @@ BODY = {
         {"role": "assistant", "tool_calls": [{"id": "functions.a.find:0"}]},
         {"role": "user", "content": "find b"},
     ],
-    "tools": [{"type": "function", "function": {"name": "a.find", "parameters": FIND}}],
+    "tools": [tool("a.find", FIND)],
 }
 
 
 def call(call_id: str, arguments: str) -> str:
     return f"{CALL_BEGIN}{call_id}{ARGUMENT_BEGIN}{arguments}{CALL_END}"
-
-
-def ids(vocabulary: Vocabulary, text: str) -> list[int]:
-    special = {vocabulary.special_text(number): number for number in range(vocabulary.size)}
-    found, start = list[int](), 0
-    for match in _CUT.finditer(text):
-        found += [*vocabulary.encode(text[start : match.start()]), special[match[0]]]
-        start = match.end()
-    return found + vocabulary.encode(text[start:])
 
 
 RIGHT = call("functions.a.find:1", '{"q": "\\"{}é"}')
@@ -61,20 +53,20 @@ RIGHT = call("functions.a.find:1", '{"q": "\\"{}é"}')
     ],
 )
 def test_raw_token_ids_are_judged(small_vocabulary: Vocabulary, text: str, judged: Judged) -> None:
-    found, problems = judge_raw(read_sample(BODY, 1), ids(small_vocabulary, text), small_vocabulary, cut=False)
+    found, problems = judge_raw(read_sample(BODY, 1), ids_of(small_vocabulary, text), small_vocabulary, cut=False)
     assert found == judged
     wrong = judged.undeclared + judged.invalid + judged.misnumbered + bool(judged.in_strings)
     assert len(problems) == wrong
 
 
 def test_a_call_is_read_with_its_id(small_vocabulary: Vocabulary) -> None:
-    (found,) = raw_calls(ids(small_vocabulary, RIGHT), small_vocabulary)
+    (found,) = raw_calls(ids_of(small_vocabulary, RIGHT), small_vocabulary)
     assert found == ("functions.a.find:1", '{"q": "\\"{}é"}', 0, True)
 
 
 def test_counts_add_up_and_a_cut_is_counted(small_vocabulary: Vocabulary) -> None:
     sample = read_sample(BODY, 1)
-    one, _ = judge_raw(sample, ids(small_vocabulary, RIGHT[:-1]), small_vocabulary, cut=True)
+    one, _ = judge_raw(sample, ids_of(small_vocabulary, RIGHT[:-1]), small_vocabulary, cut=True)
     assert one + one == Judged(2, cut=2)
 
 

@@ -21,6 +21,7 @@ from scripts.smollm2.dialogs import right_calls
 from scripts.smollm2.leaderboard import Leaderboard
 from scripts.smollm2.questions import WHEEL, drawn_tests, questions, to_line
 from tests.kit.data import fetched
+from tests.kit.tools import tool
 
 pytestmark = pytest.mark.slow  # reads 2 MB of questions
 
@@ -81,13 +82,11 @@ def test_right_answers_and_harm_are_counted(tmp_path: Path) -> None:
     )
 
 
-def tool(name: str, **properties: Any) -> dict[str, Any]:
-    parameters = {"type": "object", "properties": properties, "required": [*properties]}
-    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+DAY = {"type": "object", "properties": {"day": {"type": "integer"}}, "required": ["day"]}
 
 
 def asked(number: int, *expected: ExpectedCall) -> Sample:
-    body = {"messages": [{"role": "user", "content": f"{number}"}], "tools": [tool("f", day={"type": "integer"})]}
+    body = {"messages": [{"role": "user", "content": f"{number}"}], "tools": [tool("f", DAY)]}
     return Sample(number, "all", body, expected, key=f"{number}")
 
 

@@ -23,15 +23,15 @@ def test_an_arm_and_its_baseline_are_asked_the_same() -> None:
 
 
 def test_ratios_are_of_the_same_round() -> None:
-    own = (Burst(0.02, 0.1, 0.0), Burst(0.04, 0.3, 0.02), Burst(0.01, 0.2, 0.01))
-    baseline = (Burst(0.01, 0.1, 0.0), Burst(0.04, 0.1, 0.0), Burst(0.02, 0.1, 0.0))
+    own = (Burst(0.02, 0.1, 0.0, 3), Burst(0.04, 0.3, 0.02, 2.5), Burst(0.01, 0.2, 0.01, 2))
+    baseline = (Burst(0.01, 0.1, 0.0, 2), Burst(0.04, 0.1, 0.0, 2), Burst(0.02, 0.1, 0.0, 2))
     ratios = paired([burst.step for burst in own], [burst.step for burst in baseline])
     assert ratios == [0.5, 1.0, 2.0]
     mean, low, high = Ratio.of(ratios)
     assert mean == pytest.approx(1)
     assert 0.5 <= low < 0.9 and 1.1 < high <= 2
-    name, many, steps, ratio, spread, first, masks = row(ARMS[1], 8, own, baseline)
-    assert (name, many, steps, first, masks) == (ARMS[1].name, "8", "50.0", "200.0", "1.00 %")
+    name, many, steps, ratio, spread, *others = row(ARMS[1], 8, own, baseline)
+    assert (name, many, steps, *others) == (ARMS[1].name, "8", "50.0", "200.0", "1.00 %", "2.50", "1.250")
     assert ratio.startswith("1.000 (") and spread == "1.000 (0.500 to 2.000)"
     assert row(ARMS[0], 8, baseline, baseline)[3:5] == ["1", ""]
 

@@ -1,15 +1,14 @@
 """``constrained-k2 coverage``, as text and as JSON."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from constrained_k2.cli import main
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 from scripts.write_docs import keyword_table
+from tests.cli.conftest import Run, Said
 
 KEPT = {"name": "kept", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}}
 RELAXED = {"name": "relaxed", "parameters": {"type": "object", "minProperties": 70}}
@@ -17,10 +16,15 @@ REFUSED = {"name": "refused", "parameters": {"type": "object", "properties": {"a
 NOTHING = {"name": "nothing"}
 
 
-def written(tmp_path: Path, document: Any) -> str:
-    path = tmp_path / "tools.json"
-    path.write_text(json.dumps(document))
-    return str(path)
+@pytest.fixture
+def coverage(tmp_path: Path, run: Run) -> Run:
+    """Run the command on a file with this document."""
+
+    def coverage(document: Any, *options: str) -> Said:
+        (tmp_path / "tools.json").write_text(document if isinstance(document, str) else json.dumps(document))
+        return run("coverage", str(tmp_path / "tools.json"), *options)
+
+    return coverage
 
 
 @pytest.mark.parametrize(
@@ -41,44 +45,44 @@ def written(tmp_path: Path, document: Any) -> str:
     ],
     ids=["list", "request", "mcp", "mcp result", "mcp answer", "anthropic", "anthropic request", "mixed"],
 )
-def test_fully_enforced_tools(tmp_path: Path, document: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["coverage", written(tmp_path, document)]) == 0
-    said = capsys.readouterr().out
-    assert "kept" in said
-    assert "2 of 2 fully enforced by llguidance" in said
-    assert main(["coverage", written(tmp_path, document), "--json"]) == 0
-    kept, nothing = json.loads(capsys.readouterr().out)
+def test_fully_enforced_tools(document: Any, coverage: Run) -> None:
+    said = coverage(document)
+    assert said.code == 0 and "kept" in said.out and "2 of 2 fully enforced by llguidance" in said.out
+    said = coverage(document, "--json")
+    kept, nothing = said.json
+    assert said.code == 0
     assert [use["pointer"] for use in kept["enforced"]] == ["#/properties/a/type", "#/type"]
     assert [use["pointer"] for use in nothing["enforced"]] == ["#/type"]
 
 
-def test_undeclared_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for setting, narrowed in (("allow", []), ("forbid", ["#/properties"])):
-        assert main(["coverage", written(tmp_path, KEPT["parameters"]), "--undeclared-keys", setting, "--json"]) == 0
-        (tool,) = json.loads(capsys.readouterr().out)
-        assert [use["pointer"] for use in tool["narrowed"]] == narrowed
+@pytest.mark.parametrize(("setting", "narrowed"), [("allow", []), ("forbid", ["#/properties"])])
+def test_undeclared_keys(setting: str, narrowed: list[str], coverage: Run) -> None:
+    said = coverage(KEPT["parameters"], "--undeclared-keys", setting, "--json")
+    assert said.code == 0 and [use["pointer"] for use in said.json[0]["narrowed"]] == narrowed
 
 
-def test_relaxed_and_refused_tools(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["coverage", written(tmp_path, [KEPT, RELAXED, REFUSED])]) == 1
-    said = capsys.readouterr().out
-    assert "relaxed #/minProperties" in said
-    assert "refused #/properties/a" in said and "no value satisfies" in said
-    assert "1 of 3 fully enforced" in said
+def test_relaxed_and_refused_tools(coverage: Run) -> None:
+    said = coverage([KEPT, RELAXED, REFUSED])
+    assert said.code == 1
+    for text in ("relaxed #/minProperties", "refused #/properties/a", "no value satisfies", "1 of 3 fully enforced"):
+        assert text in said.out
 
 
 @pytest.mark.slow
-def test_arguments_of_kimi_k3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """xgrammar has no grammar of raw strings."""
-    open_group = {"type": "object", "properties": {"p": {"type": "string", "pattern": "(a+)\\1"}}}
-    path = written(tmp_path, [{"name": "f", "inputSchema": open_group}])
-    for options, said in (
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
         ([], "a back-reference to a group of more than"),
         (["--format", "kimi-k3"], "a back-reference to a group of more than"),
         (["--format", "kimi-k3", "--engine", "xgrammar"], "with LLGuidance only"),
-    ):
-        assert main(["coverage", path, *options]) == 1
-        assert said in " ".join(capsys.readouterr().out.split())
+    ],
+)
+def test_arguments_of_kimi_k3(options: list[str], text: str, coverage: Run) -> None:
+    """xgrammar has no grammar of raw strings."""
+    said = coverage(
+        [{"name": "f", "inputSchema": {"properties": {"p": {"type": "string", "pattern": "(a+)\\1"}}}}], *options
+    )
+    assert said.code == 1 and text in " ".join(said.out.split())
 
 
 def test_keywords_of_kimi_k3_are_those_of_kimi_k2() -> None:
@@ -89,20 +93,19 @@ def test_keywords_of_kimi_k3_are_those_of_kimi_k2() -> None:
     assert written[2:] == known[2:]
 
 
-def test_json_from_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(RELAXED["parameters"])))
-    assert main(["coverage", "-", "--json"]) == 1
-    (tool,) = json.loads(capsys.readouterr().out)
-    assert tool["tool"] == "schema"
-    assert tool["sound"] is False
-    assert tool["relaxed"][0]["pointer"] == "#/minProperties"
-    assert tool["enforced"] == [{"pointer": "#/type"}]
+def test_json_from_standard_input(run: Run) -> None:
+    said = run("coverage", "-", "--json", stdin=json.dumps(RELAXED["parameters"]))
+    (found,) = said.json
+    assert (said.code, found["tool"], found["sound"]) == (1, "schema", False)
+    assert found["relaxed"][0]["pointer"] == "#/minProperties"
+    assert found["enforced"] == [{"pointer": "#/type"}]
 
 
 @pytest.mark.parametrize(
-    ("document", "said"),
+    ("document", "text"),
     [
-        ("not json", "holds no tools"),
+        ('"not json"', "holds no tools"),
+        ("{", "is not JSON"),
         (7, "holds no tools"),
         ({"a": 1}, "no keyword of JSON Schema"),
         ({"tools": {}}, "no keyword of JSON Schema"),
@@ -114,17 +117,14 @@ def test_json_from_standard_input(capsys: pytest.CaptureFixture[str], monkeypatc
         ([[]], 'missing "name"'),
     ],
 )
-def test_bad_input(tmp_path: Path, document: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["coverage", written(tmp_path, document)]) == 2
-    assert said in capsys.readouterr().err
+def test_bad_input(document: Any, text: str, coverage: Run) -> None:
+    said = coverage(document)
+    assert said.code == 2 and text in said.err
 
 
-def test_unreadable_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["coverage", str(tmp_path / "missing.json")]) == 2
-    assert "cannot be read" in capsys.readouterr().err
-    (tmp_path / "broken.json").write_text("{")
-    assert main(["coverage", str(tmp_path / "broken.json")]) == 2
-    assert "is not JSON" in capsys.readouterr().err
+def test_a_missing_file(tmp_path: Path, run: Run) -> None:
+    said = run("coverage", str(tmp_path / "missing.json"))
+    assert said.code == 2 and "cannot be read" in said.err
 
 
 def custom(definition: str, syntax: str = "lark") -> dict[str, Any]:
@@ -146,18 +146,16 @@ def custom(definition: str, syntax: str = "lark") -> dict[str, Any]:
     ],
     ids=range(8),
 )
-def test_grammars_of_custom_tools(tmp_path: Path, tool: dict[str, Any], status: int, *, is_nested: bool) -> None:
+def test_grammars_of_custom_tools(tool: dict[str, Any], status: int, coverage: Run, *, is_nested: bool) -> None:
     """Custom grammars are read as by the server: a grammar that it refuses is reported as refused."""
-    entry = {"type": "custom", "custom": tool} if is_nested else {"type": "custom", **tool}
-    assert main(["coverage", written(tmp_path, [entry])]) == status
+    assert coverage([{"type": "custom", "custom": tool} if is_nested else {"type": "custom", **tool}]).code == status
 
 
-def test_functions_of_a_namespace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_functions_of_a_namespace(coverage: Run) -> None:
     """A namespace's functions have the names that vLLM shows to the model."""
     functions = [
         {"type": "function", "name": "g", "parameters": {"properties": {"a": {}}}},
         {"type": "custom", "name": "h"},
     ]
-    path = written(tmp_path, [{"type": "namespace", "name": "mcp", "description": "", "tools": functions}])
-    assert main(["coverage", path, "--json"]) == 0
-    assert [entry["tool"] for entry in json.loads(capsys.readouterr().out)] == ["mcp__g"]
+    said = coverage([{"type": "namespace", "name": "mcp", "description": "", "tools": functions}], "--json")
+    assert said.code == 0 and [entry["tool"] for entry in said.json] == ["mcp__g"]

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from constrained_k2 import Vocabulary
-from constrained_k2.cli import main
-from constrained_k2.testing import write_tokenizer
+from tests.cli.conftest import Run
 from tests.evaluation.fake_server import Fake
 from tests.explain.test_places import CALL, UNITS, obj
 from tests.explain.turns import ids_of, tool
@@ -25,10 +24,8 @@ class Answering(Fake):
 
     def __init__(self, vocabulary: Vocabulary, **replaced: Any) -> None:
         super().__init__()
-        self.prompt_ids, self.turn = (
-            ids_of("<|im_assistant|>assistant<|im_middle|>", vocabulary),
-            ids_of(TURN, vocabulary),
-        )
+        self.prompt_ids = ids_of("<|im_assistant|>assistant<|im_middle|>", vocabulary)
+        self.turn = ids_of(TURN, vocabulary)
         self.position = len(ids_of(f'{CALL}{{"u":"', vocabulary))
         self.wanted = vocabulary.encode("K")[0]
         self.bodies: list[Any] = []
@@ -46,40 +43,31 @@ class Answering(Fake):
         return self.replaced.get("completion", {"choices": [{"prompt_logprobs": found}]})
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("tokenizer")
-    write_tokenizer(directory)
-    return directory
-
-
 def request(tmp_path: Path, body: Any = BODY) -> str:
     path = tmp_path / "request.json"
     path.write_text(json.dumps(body))
     return str(path)
 
 
-def test_a_server_is_asked_and_its_answer_shown(
-    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_is_asked_and_its_answer_shown(tmp_path: Path, tokenizer: Path, run: Run) -> None:
     page, vocabulary = tmp_path / "out.html", Vocabulary.from_pretrained(tokenizer)
     command = ["--tokenizer", str(tokenizer), "--html", str(page)]
     with Answering(vocabulary) as server:
         sent = BODY | {"stream": True, "stream_options": {}, "n": 3, "vllm_xargs": {"x": 1}}
-        assert main(["explain", server.url, request(tmp_path, sent), *command]) == 0
+        said = run("explain", server.url, request(tmp_path, sent), *command)
+    assert said.code == 0
     asked, back = server.bodies
     assert asked["tools"] == BODY["tools"] and asked["model"] and asked["vllm_xargs"] == {"x": 1}
     assert (asked["return_token_ids"], asked["stream"], asked["n"]) == (True, False, 1)
     assert "stream_options" not in asked
     assert back["prompt"] == [*server.prompt_ids, *server.turn] and back["prompt_logprobs"] == 20
     assert back["vllm_xargs"] == {"constrained_k2": "off"}
-    said = capsys.readouterr().out
-    assert re.search(r"act +/u +enum +1 +0 +\"K\" → .* 78% +78%", said)
-    assert "[K→" in said and "<del>K</del>" in page.read_text()
+    assert re.search(r"act +/u +enum +1 +0 +\"K\" → .* 78% +78%", said.out)
+    assert "[K→" in said.out and "<del>K</del>" in page.read_text()
 
 
 @pytest.mark.parametrize(
-    ("replaced", "said"),
+    ("replaced", "text"),
     [
         ({"chat": {}}, "no choices"),
         ({"chat": {"choices": []}}, "no choices"),
@@ -90,15 +78,15 @@ def test_a_server_is_asked_and_its_answer_shown(
     ],
 )
 def test_a_server_that_does_not_tell(
-    replaced: dict[str, Any], said: str, tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+    replaced: dict[str, Any], text: str, tmp_path: Path, tokenizer: Path, run: Run
 ) -> None:
     with Answering(Vocabulary.from_pretrained(tokenizer), **replaced) as server:
-        assert main(["explain", server.url, request(tmp_path), "--tokenizer", str(tokenizer)]) == 2
-    assert said in capsys.readouterr().err
+        said = run("explain", server.url, request(tmp_path), "--tokenizer", str(tokenizer))
+    assert said.code == 2 and text in said.err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         ([], "expected two sources"),
         (["http://localhost:1"], "expected two sources"),
@@ -108,21 +96,19 @@ def test_a_server_that_does_not_tell(
         (["http://127.0.0.1:1", "LIST"], "is not a JSON object"),
     ],
 )
-def test_bad_use(
-    arguments: list[str], said: str, tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_use(arguments: list[str], text: str, tmp_path: Path, tokenizer: Path, run: Run) -> None:
     files = {"REQUEST": request(tmp_path, BODY | {"model": "m"}), "LIST": str(tmp_path / "list.json")}
     (tmp_path / "list.json").write_text("[]")
-    assert main(["explain", *(files.get(each, each) for each in arguments), "--tokenizer", str(tokenizer)]) == 2
-    assert said in capsys.readouterr().err
+    said = run("explain", *(files.get(each, each) for each in arguments), "--tokenizer", str(tokenizer))
+    assert said.code == 2 and text in said.err
 
 
-def test_the_tokenizer_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "http://127.0.0.1:1", request(tmp_path)]) == 2
-    assert "--tokenizer" in capsys.readouterr().err
+def test_the_tokenizer_is_needed(tmp_path: Path, run: Run) -> None:
+    said = run("explain", "http://127.0.0.1:1", request(tmp_path))
+    assert said.code == 2 and "--tokenizer" in said.err
 
 
-def test_without_a_server(tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_server(tmp_path: Path, tokenizer: Path, run: Run) -> None:
     completion, page = tmp_path / "answer.txt", tmp_path / "out.html"
     command = [
         "explain",
@@ -134,17 +120,13 @@ def test_without_a_server(tmp_path: Path, tokenizer: Path, capsys: pytest.Captur
         str(completion),
     ]
     completion.write_text(f'{CALL}{{"u":"KELVIN"}}')
-    assert main([*command, "--html", str(page)]) == 1
-    said = capsys.readouterr().out
-    assert "/u" in said
-    assert "enum" in said
-    assert "refused" in said
+    said = run(*command, "--html", str(page))
+    assert said.code == 1
+    assert all(text in said.out for text in ("/u", "enum", "refused"))
     assert "<del>" in page.read_text()
     completion.write_text(f'{CALL}{{"u":"celsius"}}')
-    assert main(command) == 0
-    assert "No token was overridden or contested." in capsys.readouterr().out
-    for text in ("[1, 2", "[-1]", "7", "[1.5]"):
+    said = run(*command)
+    assert said.code == 0 and "No token was overridden or contested." in said.out
+    for text, code in (("[1, 2", 2), ("[-1]", 2), ("7", 2), ("[1.5]", 2), ("[1, 2]", 0)):
         completion.write_text(text)
-        assert main([*command, "--ids"]) == 2
-    completion.write_text("[1, 2]")
-    assert main([*command, "--ids"]) == 0
+        assert run(*command, "--ids").code == code

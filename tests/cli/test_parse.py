@@ -1,6 +1,5 @@
 """``constrained-k2 parse``, as a person and as a script use it."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,7 @@ from typing import Any
 import pytest
 
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
-from constrained_k2.cli import main
-from constrained_k2.testing import write_tokenizer
+from tests.cli.conftest import Run
 
 GOOD = (
     "<think>Hm.</think>Look:<|tool_calls_section_begin|><|tool_call_begin|>functions.search:0"
@@ -31,36 +29,26 @@ def written(tmp_path: Path, text: str, name: str = "completion.txt") -> str:
     ids=["list", "request", "mcp"],
 )
 @pytest.mark.parametrize("level", ["strict", "tolerant"])
-def test_a_good_completion(tmp_path: Path, tools: Any, level: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_good_completion(tmp_path: Path, tools: Any, level: str, run: Run) -> None:
     tools_file = written(tmp_path, json.dumps(tools), "tools.json")
-    assert main(["parse", written(tmp_path, GOOD), "--tools", tools_file, "--level", level]) == 0
-    said = capsys.readouterr().out
-    assert "'Hm.'" in said
-    assert "'Look:'" in said
-    assert 'functions.search:0 {"q": "北京"}' in said
-    assert "recovery" not in said
+    said = run("parse", written(tmp_path, GOOD), "--tools", tools_file, "--level", level)
+    assert said.code == 0
+    assert all(text in said.out for text in ("'Hm.'", "'Look:'", 'functions.search:0 {"q": "北京"}'))
+    assert "recovery" not in said.out
 
 
-def parsed(
-    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *flags: str
-) -> tuple[int, dict[str, Any]]:
-    monkeypatch.setattr("sys.stdin", io.StringIO(text))
-    code = main(["parse", "-", "--json", *flags])
-    return code, json.loads(capsys.readouterr().out)
-
-
-def test_recoveries_are_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recoveries_are_shown(run: Run) -> None:
     text = '<|tool_call_begin|>search:2<|tool_call_argument_begin|>{"q": "x",}<|tool_call_end|>'
-    code, found = parsed(text, monkeypatch, capsys)
-    (call,) = found["tool_calls"]
-    assert (code, call["id"], call["arguments"]) == (0, "functions.search:2", '{"q": "x"}')
+    said = run("parse", "-", "--json", stdin=text)
+    (call,) = said.json["tool_calls"]
+    assert (said.code, call["id"], call["arguments"]) == (0, "functions.search:2", '{"q": "x"}')
     assert (call["written"], call["errors"]) == ('{"q": "x",}', [])
     assert call["recoveries"] == ["no_section", "bare_id", "trailing_comma"]
-    assert parsed(text, monkeypatch, capsys, "--level", "strict")[1]["tool_calls"] == []
+    assert run("parse", "-", "--json", "--level", "strict", stdin=text).json["tool_calls"] == []
 
 
 @pytest.mark.parametrize(
-    ("id_", "arguments", "said"),
+    ("id_", "arguments", "error"),
     [
         ("functions.search:0", '{"q": 1}', "at $.q: 1 is not of type 'string'"),
         ("functions.search:0", "{}", "'q' is a required property"),
@@ -69,25 +57,18 @@ def test_recoveries_are_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         ("functions.find:0", "{}", "unknown tool 'find'"),
     ],
 )
-def test_what_is_wrong_with_a_call(
-    tmp_path: Path,
-    id_: str,
-    arguments: str,
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_is_wrong_with_a_call(tmp_path: Path, id_: str, arguments: str, error: str, run: Run) -> None:
     text = GOOD.replace("functions.search:0", id_).replace('{"q": "北京"}', arguments)
     tools = written(tmp_path, json.dumps([TOOL]), "tools.json")
-    code, found = parsed(text, monkeypatch, capsys, "--tools", tools)
-    assert code == 1
-    assert any(said in error for error in found["tool_calls"][0]["errors"])
-    assert main(["parse", written(tmp_path, text), "--tools", tools]) == 1
-    assert said in capsys.readouterr().out
+    said = run("parse", "-", "--json", "--tools", tools, stdin=text)
+    assert said.code == 1
+    assert any(error in each for each in said.json["tool_calls"][0]["errors"])
+    said = run("parse", written(tmp_path, text), "--tools", tools)
+    assert said.code == 1 and error in said.out
 
 
 @pytest.mark.parametrize(
-    ("text", "flags", "said"),
+    ("text", "flags", "error"),
     [
         (GOOD[:130], (), "functions.search:0 is cut off"),
         (GOOD[:70], (), "without an id is cut off"),
@@ -97,51 +78,58 @@ def test_what_is_wrong_with_a_call(
         (GOOD.replace("functions.", ""), ("--level", "strict"), "not a call"),
     ],
 )
-def test_what_else_is_wrong(
-    text: str, flags: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, found = parsed(text, monkeypatch, capsys, *flags)
-    assert code == 1
-    assert not found["tool_calls"]
-    assert any(said in error for error in found["errors"])
+def test_what_else_is_wrong(text: str, flags: tuple[str, ...], error: str, run: Run) -> None:
+    said = run("parse", "-", "--json", *flags, stdin=text)
+    assert said.code == 1
+    assert not said.json["tool_calls"]
+    assert any(error in each for each in said.json["errors"])
 
 
-def test_token_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_tokenizer(tmp_path)
-    vocabulary = Vocabulary.from_pretrained(tmp_path)
+def test_token_ids(tmp_path: Path, tokenizer: Path, run: Run) -> None:
+    vocabulary = Vocabulary.from_pretrained(tokenizer)
     completions = [vocabulary.encode("Hello"), render_tool_calls([ToolCall("search", 0, '{"q": "é"}')], vocabulary)]
     file = written(tmp_path, "\n".join(map(json.dumps, [*completions, completions[1][:-2]])), "ids.jsonl")
-    assert main(["parse", file, "--ids", "--tokenizer", str(tmp_path), "--json"]) == 1
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    command = ["parse", file, "--ids", "--tokenizer", str(tokenizer)]
+    said = run(*command, "--json")
+    found = [json.loads(line) for line in said.out.splitlines()]
+    assert said.code == 1
     assert [completion["content"] for completion in found] == ["Hello", "", ""]
     assert [len(completion["tool_calls"]) for completion in found] == [0, 1, 0]
     assert found[2]["cut_calls"] == [{"header": "functions.search:0", "arguments": '{"q": "é"}'}]
-    assert main(["parse", file, "--ids", "--tokenizer", str(tmp_path)]) == 1
-    assert "functions.search:0 is cut off" in capsys.readouterr().out
+    said = run(*command)
+    assert said.code == 1 and "functions.search:0 is cut off" in said.out
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
-    [("{", "line 1: is not JSON"), ('\n["a"]', "line 2: is not an array"), ("[99999999]", "vocabulary")],
+    ("content", "options", "tools", "error"),
+    [
+        ("{", ("--ids", "--tokenizer"), None, "line 1: is not JSON"),
+        ('\n["a"]', ("--ids", "--tokenizer"), None, "line 2: is not an array"),
+        ("[99999999]", ("--ids", "--tokenizer"), None, "vocabulary"),
+        (GOOD, ("--ids",), None, "Give --tokenizer"),
+        (None, (), None, "cannot be read"),
+        (b"\xff\xfe", (), None, "cannot be read"),
+        (GOOD, (), "5", "holds no tools"),
+        (GOOD, (), "[{}]", 'missing "name"'),
+        (GOOD, (), '[{"name": "search", "parameters": {"type": 5}}]', "schema cannot be used"),
+        (GOOD, (), '[{"name": "search", "parameters": {"$ref": "https://example.com/s"}}]', "schema cannot be used"),
+    ],
 )
-def test_invalid_ids(tmp_path: Path, content: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    write_tokenizer(tmp_path)
-    assert main(["parse", written(tmp_path, content), "--ids", "--tokenizer", str(tmp_path)]) == 2
-    assert said in capsys.readouterr().err
-
-
-def test_bad_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = written(tmp_path, GOOD)
-    assert main(["parse", file, "--ids"]) == 2
-    assert "Give --tokenizer" in capsys.readouterr().err
-    assert main(["parse", str(tmp_path / "missing")]) == 2
-    for tools, said in [("5", "holds no tools"), ("[{}]", 'missing "name"'), ('[{"name": "search", "parameters": {"type": 5}}]', "schema cannot be used"),
-                        ('[{"name": "search", "parameters": {"$ref": "https://example.com/s"}}]', "schema cannot be used")]:  # fmt: skip
-        assert main(["parse", file, "--tools", written(tmp_path, tools, "tools.json")]) == 2
-        assert said in capsys.readouterr().err
-    (tmp_path / "latin").write_bytes(b"\xff\xfe")
-    assert main(["parse", str(tmp_path / "latin")]) == 2
-    assert "cannot be read" in capsys.readouterr().err
+def test_bad_use(
+    content: str | bytes | None,
+    options: tuple[str, ...],
+    tools: str | None,
+    error: str,
+    tmp_path: Path,
+    tokenizer: Path,
+    run: Run,
+) -> None:
+    if content is not None:
+        (tmp_path / "missing").write_bytes(content.encode() if isinstance(content, str) else content)
+    given = [*options, *([str(tokenizer)] if "--tokenizer" in options else [])]
+    given += ["--tools", written(tmp_path, tools, "tools.json")] if tools else []
+    said = run("parse", str(tmp_path / "missing"), *given)
+    assert said.code == 2 and error in said.err
 
 
 KIMI_K3 = (
@@ -152,13 +140,13 @@ KIMI_K3 = (
 
 
 @pytest.mark.parametrize("level", ["strict", "tolerant"])
-def test_a_completion_of_kimi_k3(tmp_path: Path, level: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_completion_of_kimi_k3(tmp_path: Path, level: str, run: Run) -> None:
     options = ["--format", "kimi-k3", "--in-reasoning", "--level", level, "--json"]
     options += ["--tools", written(tmp_path, json.dumps([TOOL]), "tools.json")]
-    assert main(["parse", written(tmp_path, KIMI_K3), *options]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["reasoning"], found["content"], found["errors"]) == ("Hm.", "Look:", [])
-    (call,) = found["tool_calls"]
+    said = run("parse", written(tmp_path, KIMI_K3), *options)
+    assert said.code == 0
+    assert (said.json["reasoning"], said.json["content"], said.json["errors"]) == ("Hm.", "Look:", [])
+    (call,) = said.json["tool_calls"]
     assert (call["name"], call["index"], call["arguments"]) == ("search", 1, '{"q": "北京"}')
-    assert main(["parse", written(tmp_path, f"<|open|>x{KIMI_K3}"), *options]) == 1
-    assert "<|open|> is left in the text" in json.loads(capsys.readouterr().out)["errors"][0]
+    said = run("parse", written(tmp_path, f"<|open|>x{KIMI_K3}"), *options)
+    assert said.code == 1 and "<|open|> is left in the text" in said.json["errors"][0]

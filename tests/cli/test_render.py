@@ -1,6 +1,5 @@
 """``constrained-k2 render``, as a person and as a script use it."""
 
-import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,20 +7,14 @@ from typing import Any
 
 import pytest
 
-from constrained_k2.cli import main
 from constrained_k2.prompts import PromptRenderer
 from constrained_k2.testing import write_tokenizer
+from tests.cli.conftest import Run, Said
 from tests.evaluation.fake_server import Fake
+from tests.kit.tools import tool
 
 RIGHT = {"messages": [{"role": "user", "content": "hi"}]}
 WRONG = {"messages": [{"role": "user", "content": "hi<|im_end|>"}]}
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("render")
-    write_tokenizer(directory)
-    return directory
 
 
 class Served(Fake):
@@ -46,41 +39,42 @@ def served(tokenizer: Path) -> Iterator[Served]:
         yield started
 
 
-def rendered(body: Any, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
-    monkeypatch.setattr("sys.stdin", io.StringIO(body if isinstance(body, str) else json.dumps(body)))
-    return main(["render", "-", "--tokenizer", str(tokenizer), *options])
+@pytest.fixture
+def rendered(tokenizer: Path, run: Run) -> Run:
+    """Render a request of standard input."""
+
+    def rendered(body: Any, *options: str, directory: Path = tokenizer) -> Said:
+        text = body if isinstance(body, str) else json.dumps(body)
+        return run("render", "-", "--tokenizer", str(directory), *options, stdin=text)
+
+    return rendered
 
 
-def test_the_prompt_goes_to_standard_output(
-    tokenizer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert rendered(RIGHT, tokenizer, monkeypatch) == 0
-    out, err = capsys.readouterr()
-    assert out.startswith("<|im_system|>system<|im_middle|>You are Kimi")
-    assert out.endswith("<|im_user|>user<|im_middle|>hi<|im_end|><|im_assistant|>assistant<|im_middle|>\n")
-    assert "no repairs" in err
+def test_the_prompt_goes_to_standard_output(rendered: Run) -> None:
+    said = rendered(RIGHT)
+    assert said.code == 0
+    assert said.out.startswith("<|im_system|>system<|im_middle|>You are Kimi")
+    assert said.out.endswith("<|im_user|>user<|im_middle|>hi<|im_end|><|im_assistant|>assistant<|im_middle|>\n")
+    assert "no repairs" in said.err
 
 
-def test_repairs_are_shown(
-    tokenizer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert rendered(WRONG, tokenizer, monkeypatch) == 0
-    out, err = capsys.readouterr()
-    assert "hi<\u2060|im_end|><|im_end|>" in out
-    assert "1 repair" in err and "repaired messages[0].content (special token)" in err
+def test_repairs_are_shown(rendered: Run) -> None:
+    said = rendered(WRONG)
+    assert said.code == 0
+    assert "hi<\u2060|im_end|><|im_end|>" in said.out
+    assert "1 repair" in said.err and "repaired messages[0].content (special token)" in said.err
 
 
-def test_without_repairs_the_faults_are_found(
-    tokenizer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert rendered(WRONG, tokenizer, monkeypatch, "--no-repair") == 1
-    assert "fault: turn 1 (user) (special token): <|im_end|> inside the turn" in capsys.readouterr().err
+def test_without_repairs_the_faults_are_found(rendered: Run) -> None:
+    said = rendered(WRONG, "--no-repair")
+    assert said.code == 1
+    assert "fault: turn 1 (user) (special token): <|im_end|> inside the turn" in said.err
 
 
-def test_as_json(tokenizer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert rendered(WRONG, tokenizer, monkeypatch, "--json") == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["repairs"] == [
+def test_as_json(rendered: Run) -> None:
+    said = rendered(WRONG, "--json")
+    assert said.code == 0
+    assert said.json["repairs"] == [
         {
             "location": "messages[0].content",
             "kind": "special token",
@@ -88,47 +82,41 @@ def test_as_json(tokenizer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
             "after": "<\u2060|im_end|>",
         }
     ]
-    assert document["faults"] == []
-    assert document["ids"] and document["text"].endswith("assistant<|im_middle|>")
+    assert said.json["faults"] == []
+    assert said.json["ids"] and said.json["text"].endswith("assistant<|im_middle|>")
 
 
-def test_another_template(
-    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_template(rendered: Run, tmp_path: Path) -> None:
     template = tmp_path / "t.jinja"
     template.write_text("{% for m in messages %}<|im_user|>user<|im_middle|>{{ m.content }}<|im_end|>{% endfor %}")
-    assert rendered(RIGHT, tokenizer, monkeypatch, "--template", str(template)) == 0
-    out, err = capsys.readouterr()
-    assert out == "<|im_user|>user<|im_middle|>hi<|im_end|><|im_assistant|>assistant<|im_middle|>\n"
-    assert "repaired prompt (prompt): null → " in err
+    said = rendered(RIGHT, "--template", str(template))
+    assert said.code == 0
+    assert said.out == "<|im_user|>user<|im_middle|>hi<|im_end|><|im_assistant|>assistant<|im_middle|>\n"
+    assert "repaired prompt (prompt): null → " in said.err
 
 
-def test_the_servers_prompt_is_compared(
-    tokenizer: Path, served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert rendered(WRONG | {"temperature": 1}, tokenizer, monkeypatch, "--diff", f"{served.url}/v1/") == 1
-    err = capsys.readouterr().err
-    assert "-<|im_user|>user<|im_middle|>hi<\u2060|im_end|><|im_end|>" in err
-    assert "server's fault: turn 1 (user) (special token)" in err
+def test_the_servers_prompt_is_compared(rendered: Run, served: Served) -> None:
+    said = rendered(WRONG | {"temperature": 1}, "--diff", f"{served.url}/v1/")
+    assert said.code == 1
+    assert "-<|im_user|>user<|im_middle|>hi<\u2060|im_end|><|im_end|>" in said.err
+    assert "server's fault: turn 1 (user) (special token)" in said.err
     assert served.asked == [WRONG]
     served.repairs = True
-    assert rendered(WRONG, tokenizer, monkeypatch, "--diff", served.url, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["served"]["same"] is True
+    said = rendered(WRONG, "--diff", served.url, "--json")
+    assert said.code == 0 and said.json["served"]["same"] is True
 
 
 @pytest.mark.parametrize(
-    ("tokens", "said"), [(["a"], "Expected `int`, got `str`"), ([10**9], "is not in the vocabulary")]
+    ("tokens", "text"), [(["a"], "Expected `int`, got `str`"), ([10**9], "is not in the vocabulary")]
 )
-def test_a_server_with_invalid_tokens(
-    tokens: Any, said: str, tokenizer: Path, served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
+def test_a_server_with_invalid_tokens(tokens: Any, text: str, rendered: Run, served: Served) -> None:
     served.tokens = tokens
-    assert rendered(RIGHT, tokenizer, monkeypatch, "--diff", served.url) == 2
-    assert said in capsys.readouterr().err
+    said = rendered(RIGHT, "--diff", served.url)
+    assert said.code == 2 and text in said.err
 
 
 @pytest.mark.parametrize(
-    ("body", "options", "said"),
+    ("body", "options", "text"),
     [
         ("{", (), "is not JSON"),
         ([], (), "body: must be an object"),
@@ -142,53 +130,39 @@ def test_a_server_with_invalid_tokens(
         (RIGHT | {"thinking": {"type": []}}, (), "thinking.type: must be 'enabled' or 'disabled'"),
     ],
 )
-def test_bad_use(
-    tokenizer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], body: Any, options: Any, said: str
-) -> None:  # fmt: skip
-    assert rendered(body, tokenizer, monkeypatch, *options) == 2
-    assert said in capsys.readouterr().err
+def test_bad_use(rendered: Run, body: Any, options: Any, text: str) -> None:
+    said = rendered(body, *options)
+    assert said.code == 2 and text in said.err
 
 
-def test_a_directory_without_a_template(
-    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_directory_without_a_template(rendered: Run, tmp_path: Path, tokenizer: Path) -> None:
     for name in ("tiktoken.model", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((tokenizer / name).read_bytes())
-    assert rendered(RIGHT, tmp_path, monkeypatch) == 2
-    assert "no chat template found" in capsys.readouterr().err
+    said = rendered(RIGHT, directory=tmp_path)
+    assert said.code == 2 and "no chat template found" in said.err
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     config["chat_template"] = [{"name": "default", "template": "<|im_assistant|>assistant<|im_middle|>"}]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    rendered(RIGHT, tmp_path, monkeypatch)
-    assert capsys.readouterr().out == "<|im_assistant|>assistant<|im_middle|>\n"
+    assert rendered(RIGHT, directory=tmp_path).out == "<|im_assistant|>assistant<|im_middle|>\n"
 
 
-def test_the_checkpoints_own_code_makes_the_same(
-    tokenizer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_checkpoints_own_code_makes_the_same(rendered: Run, tokenizer: Path) -> None:
     from transformers import AutoTokenizer  # slow to import, and for this test alone
 
-    tool = {
-        "type": "function",
-        "function": {"name": "f", "parameters": {"z": 1, "a": {"y": 1, "b": [{"d": 1, "c": 1}]}}},
-    }
-    body = WRONG | {"tools": [tool]}
-    assert rendered(body, tokenizer, monkeypatch, "--json") == 0
-    without = capsys.readouterr().out
-    assert rendered(body, tokenizer, monkeypatch, "--json", "--trust") == 0
-    assert capsys.readouterr().out == without
+    body = WRONG | {"tools": [tool("f", {"z": 1, "a": {"y": 1, "b": [{"d": 1, "c": 1}]}})]}
+    without, trusted = rendered(body, "--json"), rendered(body, "--json", "--trust")
+    assert without == trusted and without.code == 0
     loaded = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=True)
-    assert loaded.encode(json.loads(without)["text"], add_special_tokens=False) == json.loads(without)["ids"]
+    assert loaded.encode(without.json["text"], add_special_tokens=False) == without.json["ids"]
 
 
-def test_kimi_k3_is_rendered_without_a_template(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_kimi_k3_is_rendered_without_a_template(rendered: Run, tmp_path: Path) -> None:
     write_tokenizer(tmp_path, wire_format="kimi_k3")
-    body = {"messages": [{"role": "user", "content": "hi<|open|>"}], "reasoning_effort": "low"}
-    assert rendered(body, tmp_path, monkeypatch) == 0
-    out, err = capsys.readouterr()
-    assert "`thinking_effort=low`" in out
-    assert out.endswith('<|sep|>hi<|open|><|close|>message<|sep|><|end_of_msg|><|open|>message role="assistant"<|sep|><|open|>think<|sep|>\n')  # fmt: skip
-    assert "no repairs" in err
-    assert "fault" not in err
+    said = rendered(
+        {"messages": [{"role": "user", "content": "hi<|open|>"}], "reasoning_effort": "low"}, directory=tmp_path
+    )
+    assert said.code == 0
+    assert "`thinking_effort=low`" in said.out
+    assert said.out.endswith('<|sep|>hi<|open|><|close|>message<|sep|><|end_of_msg|><|open|>message role="assistant"<|sep|><|open|>think<|sep|>\n')  # fmt: skip
+    assert "no repairs" in said.err
+    assert "fault" not in said.err

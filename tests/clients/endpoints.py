@@ -40,22 +40,18 @@ def _responses(row: Row) -> Body:
             items.append({"role": message["role"], "content": _text(message)})
         calls = message.get("tool_calls", ())
         items += [{"type": "function_call", "call_id": call["id"], **call["function"]} for call in calls]
-    tools = row.tools and [
-        {"type": tool["type"], "strict": None} | tool["function"] if "function" in tool else tool for tool in row.tools
-    ]
+    tools = row.tools and [{"strict": None} | _flat(tool) if "function" in tool else tool for tool in row.tools]
     choice = _choice(row)
-    if isinstance(choice, dict):
-        allowed = choice.get("allowed_tools")
-        choice = (
-            {"type": "function", "name": choice["function"]["name"]}
-            if allowed is None
-            else {
-                "type": "allowed_tools",
-                "mode": allowed["mode"],
-                "tools": [{"type": "function", "name": tool["function"]["name"]} for tool in allowed["tools"]],
-            }
-        )
+    if isinstance(choice, dict) and (allowed := choice.get("allowed_tools")):
+        choice = {"type": "allowed_tools", "mode": allowed["mode"], "tools": [_flat(each) for each in allowed["tools"]]}
+    elif isinstance(choice, dict):
+        choice = _flat(choice)
     return {"input": items, "seed": _seed(row)} | _given(tools=tools, tool_choice=choice)
+
+
+def _flat(tool: dict[str, Any]) -> dict[str, Any]:
+    """A function in the words of the Responses API."""
+    return {"type": tool["type"], **tool["function"]}
 
 
 def _messages(row: Row) -> Body:
@@ -67,42 +63,26 @@ def _messages(row: Row) -> Body:
             continue
         blocks: list[dict[str, Any]] = []
         if message["role"] == "tool":
-            blocks.append(
-                {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": message["content"]}
-            )
-            messages.append({"role": "user", "content": blocks})
+            result = {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": message["content"]}
+            messages.append({"role": "user", "content": [result]})
             continue
         if message.get("reasoning_content"):
             blocks.append({"type": "thinking", "thinking": message["reasoning_content"], "signature": "s"})
         blocks.append({"type": "text", "text": _text(message)})
         for call in message.get("tool_calls", ()):
-            function = call["function"]
-            blocks.append(
-                {
-                    "type": "tool_use",
-                    "id": call["id"],
-                    "name": function["name"],
-                    "input": json.loads(function["arguments"]),
-                }
-            )
+            name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
+            blocks.append({"type": "tool_use", "id": call["id"], "name": name, "input": arguments})
         messages.append({"role": message["role"], "content": blocks})
     tools = row.tools and [
-        {
-            "input_schema" if name == "parameters" else name: value
-            for name, value in ({"parameters": {}} | tool["function"]).items()
-        }
-        for tool in row.tools
+        _renamed({"parameters": {}} | tool["function"], parameters="input_schema") for tool in row.tools
     ]
     choice = _choice(row)
+    if isinstance(choice, dict) and "allowed_tools" in choice:
+        choice = choice["allowed_tools"]["mode"]  # of no form here: what comes closest
     if isinstance(choice, str):
         choice = {"type": {"required": "any"}.get(choice, choice)}
     elif isinstance(choice, dict):
-        allowed = choice.get("allowed_tools")  # of no form here: what comes closest
-        choice = (
-            {"type": "tool", "name": choice["function"]["name"]}
-            if allowed is None
-            else {"type": "any" if allowed["mode"] == "required" else "auto"}
-        )
+        choice = {"type": "tool", "name": choice["function"]["name"]}
     if isinstance(choice, dict) and row.fields.get("parallel_tool_calls") is False:
         choice["disable_parallel_tool_use"] = True
     return {"messages": messages, "temperature": 0} | _given(tools=tools, tool_choice=choice, system=system)
@@ -124,11 +104,8 @@ def _choice(row: Row) -> Any:
 
 
 def _given(**fields: Any) -> Body:
-    return {
-        name: value
-        for name, value in fields.items()
-        if value is not LEFT_OUT and (name != "tools" or value is not None)
-    }
+    left_out = {name for name, value in fields.items() if value is LEFT_OUT or (name == "tools" and value is None)}
+    return {name: value for name, value in fields.items() if name not in left_out}
 
 
 def _text(message: dict[str, Any]) -> str:
@@ -152,19 +129,12 @@ def _responses_fields(fields: Body) -> Body:
 
 def _messages_fields(fields: Body) -> Body:
     fields = _renamed(fields, stop="stop_sequences")
-    if "thinking_token_budget" in fields:
-        fields |= {
-            "thinking": {"type": "enabled", "budget_tokens": fields.pop("thinking_token_budget")},
-            "max_tokens": 1100,
-        }
+    if budget := fields.pop("thinking_token_budget", None):
+        fields |= {"thinking": {"type": "enabled", "budget_tokens": budget}, "max_tokens": 1100}
     fields.pop("parallel_tool_calls", None)
     if wanted := fields.pop("response_format", None):
-        fields["output_config"] = {
-            "format": {
-                "type": wanted["type"],
-                "schema": wanted.get("json_schema", {}).get("schema", {"type": "object"}),
-            }
-        }
+        schema = wanted.get("json_schema", {}).get("schema", {"type": "object"})
+        fields["output_config"] = {"format": {"type": wanted["type"], "schema": schema}}
     return fields
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.clients.scripts.common import CHAT_TOOLS, QUESTION, WEATHER_SCHEMA
+from tests.prompts.dialogs import call, result
 
 LEFT_OUT = object()
 """A tool choice that the body does not have."""
@@ -47,11 +48,8 @@ def _of(**properties: Any) -> list[dict[str, Any]]:
 
 
 _WEATHER = CHAT_TOOLS[:1]
-_NODE = {
-    "type": "object",
-    "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
-    "required": ["next"],
-}
+_NEXT = {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}
+_NODE = {"type": "object", "properties": {"next": _NEXT}, "required": ["next"]}
 TOOLS: dict[str, list[dict[str, Any]] | None] = {
     "no tools": None,
     "one tool": _WEATHER,
@@ -143,13 +141,9 @@ FIELDS: dict[str, dict[str, Any]] = {
     "wrong: tokens": {"max_tokens": 1_000_000},
     "wrong: format": {"response_format": {"type": "poem"}},
 }
-_CALL = {
-    "id": "functions.get_weather:0",
-    "type": "function",
-    "function": {"name": "get_weather", "arguments": '{"city":"Oslo","units":"celsius"}'},
-}
-_FOREIGN = {"id": "call_x", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
-_RESULT = {"role": "tool", "tool_call_id": "functions.get_weather:0", "content": "7 degrees"}
+_CALL = call("functions.get_weather:0", "get_weather", '{"city":"Oslo","units":"celsius"}')
+_FOREIGN = call("call_x", "get_weather", "{}")
+_RESULT = result("functions.get_weather:0", "7 degrees")
 
 
 def _after(*messages: dict[str, Any]) -> list[dict[str, Any]]:
@@ -158,13 +152,13 @@ def _after(*messages: dict[str, Any]) -> list[dict[str, Any]]:
 
 HISTORIES: dict[str, list[dict[str, Any]]] = {
     "call and result": _after({"role": "assistant", "content": None, "tool_calls": [_CALL]}, _RESULT),
-    "foreign id": _after({"role": "assistant", "content": "", "tool_calls": [_FOREIGN]}, {"role": "tool", "tool_call_id": "call_x", "content": "7"}),
-    "two calls": _after({"role": "assistant", "tool_calls": [_CALL, _FOREIGN]}, _RESULT, {"role": "tool", "tool_call_id": "call_x", "content": "7"}),
+    "foreign id": _after({"role": "assistant", "content": "", "tool_calls": [_FOREIGN]}, result("call_x", "7")),
+    "two calls": _after({"role": "assistant", "tool_calls": [_CALL, _FOREIGN]}, _RESULT, result("call_x", "7")),
     "result in parts": _after({"role": "assistant", "tool_calls": [_CALL]}, _RESULT | {"content": [{"type": "text", "text": "7"}]}),
     "empty result": _after({"role": "assistant", "tool_calls": [_CALL]}, _RESULT | {"content": ""}),
     "result without a call": _after(_RESULT),
     "call without a result": _after({"role": "assistant", "tool_calls": [_CALL]}, *QUESTION),
-    "unknown tool": _after({"role": "assistant", "tool_calls": [_CALL | {"id": "c", "function": {"name": "gone", "arguments": "{}"}}]}, {"role": "tool", "tool_call_id": "c", "content": "7"}),
+    "unknown tool": _after({"role": "assistant", "tool_calls": [call("c", "gone", "{}")]}, result("c", "7")),
     "system": [{"role": "system", "content": "Be brief."}, *QUESTION],
     "developer": [{"role": "developer", "content": "Be brief."}, *QUESTION],
     "parts": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],

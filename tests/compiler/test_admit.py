@@ -18,6 +18,7 @@ from constrained_k2 import (
 from constrained_k2.compiler.compiled import CompiledToolCalls
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.engines.xgrammar.engine import XGrammarEngine
+from tests.kit.tools import tool
 
 PLAIN = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 OTHER = {"type": "object", "minProperties": 1}
@@ -25,10 +26,7 @@ RELAXED = {"properties": {"a": {"type": "string", "pattern": "(a+)-\\1"}}}
 
 
 def request(compiler: Compiler, *schemas: Any, strict: bool | None = None, **fields: Any) -> CompiledToolCalls:
-    tools = [
-        {"type": "function", "function": {"name": f"f{number}", "parameters": schema, "strict": strict}}
-        for number, schema in enumerate(schemas)
-    ]
+    tools = [tool(f"f{number}", schema, strict=strict) for number, schema in enumerate(schemas)]
     return compiler.compile(ToolCallSpec.from_openai({"tools": tools} | fields), check=False)
 
 
@@ -59,7 +57,7 @@ def test_plain_schemas_are_admitted_without_an_engine(compiler: Compiler, read: 
     assert ["minProperties" in schema for schema in read] == [True]
     assert compiled.plain_count == 2
     assert [tool.name for tool in compiled.compiled_tools] == ["f1"]
-    assert not compiled.known_coverage("f0").inexact
+    assert not compiled.admission_coverage("f0").inexact
     assert len(read) == 1
     assert compiled.coverage("f0").enforced, "asked for in full"
     assert len(read) == 2
@@ -107,13 +105,12 @@ def test_what_is_not_plain_is_refused_if_strict(compiler: Compiler) -> None:
         request(compiler, PLAIN, RELAXED, strict=True).admit()
     compiled = request(compiler, PLAIN, RELAXED)
     compiled.admit()
-    assert [use.keyword for use in compiled.known_coverage("f1").relaxed] == ["pattern"]
+    assert [use.keyword for use in compiled.admission_coverage("f1").relaxed] == ["pattern"]
 
 
 def test_large_plain_schemas_are_slow(compiler: Compiler) -> None:
-    large: dict[str, Any] = {
-        "properties": {f"p{n}": {"properties": {f"q{m}": {} for m in range(40)}} for n in range(4)}
-    }
+    inner: dict[str, Any] = {"properties": {f"q{m}": {} for m in range(40)}}
+    large: dict[str, Any] = {"properties": {f"p{n}": inner for n in range(4)}}
     compiled = request(compiler, PLAIN, large)
     compiled.admit()
     assert compiled.slow_tools(0.005) == [1]
@@ -151,10 +148,9 @@ def test_a_plain_schema_that_does_not_compile(
     with caplog.at_level(logging.WARNING):
         assert matcher.accept_tokens(ids[opening:])
     assert matcher.is_terminated()
-    assert (
-        caplog.text.count("tools[name='f0'].function.parameters: admitted without compiling it: '# (forced: any") == 1
-    )
-    for coverage in (compiled.coverage("f0"), compiled.known_coverage("f0")):
+    said = "tools[name='f0'].function.parameters: admitted without compiling it: '# (forced: any"
+    assert caplog.text.count(said) == 1
+    for coverage in (compiled.coverage("f0"), compiled.admission_coverage("f0")):
         assert [use.reason for use in coverage.relaxed] == ["forced: any JSON object is allowed"]
     assert [tool.name for tool in compiled.compiled_tools] == ["f0"] and not compiled.plain_count
     assert compiler.counts.snapshot()["late_refusals"] == 1

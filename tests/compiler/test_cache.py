@@ -8,11 +8,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from constrained_k2 import Compiler, ConstrainedK2Error, SchemaTooCostly, ToolCallSpec, Vocabulary
+from constrained_k2 import Compiler, ConstrainedK2Error, SchemaTooCostly, Vocabulary
 from constrained_k2.compiler import cache as cache_module
 from constrained_k2.compiler.cache import LeastRecentlyUsed, RecentKeys
 from constrained_k2.compiler.shared import DEFAULT_OPTIONS, cache_key
 from constrained_k2.threads.compile_pool import PoolBusy
+from tests.kit.grammars import request_of
 
 
 def test_what_was_used_longest_ago_goes_first() -> None:
@@ -103,18 +104,15 @@ def test_a_refusal_is_remembered_without_what_was_refused() -> None:
     for schema in schemas:
         with pytest.raises(ConstrainedK2Error) as refused:
             compiler.grammar(schema, "here")
-        cached = compiler._grammars.get(
-            ("llguidance", DEFAULT_OPTIONS, cache_key(schema)), lambda: pytest.fail("not remembered")
-        ).outcome
+        key: Any = ("llguidance", DEFAULT_OPTIONS, cache_key(schema))
+        cached = compiler._grammars.get(key, lambda: pytest.fail("not remembered")).outcome
         assert isinstance(cached, ConstrainedK2Error) and cached is not refused.value
         assert (cached.__traceback__, cached.__context__, cached.__cause__) == (None, None, None)
 
 
 def test_what_compiling_a_schema_took_is_remembered_with_it() -> None:
     compiler = Compiler(Vocabulary.of_bytes())
-    schema = json.dumps({"properties": {"a": {"type": "string"}}})
-    tool = {"type": "function", "function": {"name": "f", "parameters": json.loads(schema)}}
-    compiled = compiler.compile(ToolCallSpec.from_openai({"tools": [tool]}), check=False)
+    compiled = request_of(compiler, {"properties": {"a": {"type": "string"}}}, check=False)
     assert compiled.slow_tools(60) == [0], "not known, so it may be slow"
     compiled.check_all([0])
     assert compiled.slow_tools(60) == []

@@ -2,13 +2,20 @@
 
 import json
 import threading
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 from unittest import mock
 
-from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
+import pytest
+
+from constrained_k2 import Compiler, ToolCall, ToolCallMatcher, ToolCallSpec, Vocabulary
+from constrained_k2.prompts.xtml.turn import render_turn
 from constrained_k2.request.strictness import StrictPolicy
 from constrained_k2.turn.drafts.drafter import Drafter
 from scripts.bundled_samples.ordinary import TOOLS
+from tests.kit.tools import tool
+from tests.kit.turns import call, call_start, ids_of, is_k3, matcher_of, opening, section_end, turn_end
 
 CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("get_weather", {"city": "Beijing", "days": 3}),
@@ -24,13 +31,11 @@ def spec(**fields: Any) -> ToolCallSpec:
 
 
 def turn(vocabulary: Vocabulary, *, first: int = 0) -> list[int]:
-    markers = vocabulary.format
-    ids = [markers.section_begin]
-    for index, (name, arguments) in enumerate(CALLS):
-        call_id = vocabulary.encode(f"functions.{name}:{first + index}")
-        ids += [markers.call_begin, *call_id, markers.argument_begin, *vocabulary.encode(json.dumps(arguments))]
-        ids.append(markers.call_end)
-    return [*ids, markers.section_end, markers.turn_end]
+    """The tokens of all calls, as prompts spell them."""
+    if is_k3(vocabulary):
+        return render_turn([ToolCall(name, 0, json.dumps(arguments)) for name, arguments in CALLS], vocabulary)
+    calls = [call(vocabulary, arguments, name, first + index) for index, (name, arguments) in enumerate(CALLS)]
+    return [*opening(vocabulary), *chain(*calls), *section_end(vocabulary), *turn_end(vocabulary)]
 
 
 def test_text_is_not_guessed(compiler: Compiler) -> None:
@@ -42,8 +47,9 @@ def test_text_is_not_guessed(compiler: Compiler) -> None:
     assert Drafter(matcher).draft(8)[0] == compiler.vocabulary.format.call_begin
 
 
-def steps_of(matcher: Any, ids: list[int], limit: int) -> int:
-    drafter, position, steps = Drafter(matcher), 0, 0
+def steps_of(matcher: ToolCallMatcher, ids: list[int], limit: int, prompt: Sequence[int] = ()) -> int:
+    """The number of steps that write a turn, if the drafts are accepted up to the first wrong one."""
+    drafter, position, steps = Drafter(matcher, prompt), 0, 0
     while position < len(ids):
         drafts = drafter.draft(limit)
         right = 0
@@ -55,10 +61,18 @@ def steps_of(matcher: Any, ids: list[int], limit: int) -> int:
     return steps
 
 
-def test_most_of_a_call_is_drafted(compiler: Compiler) -> None:
-    ids = turn(compiler.vocabulary, first=3)
-    steps = steps_of(compiler.compile(spec(first_index=3)).matcher(), ids, 8)
-    assert steps < 0.6 * len(ids)
+@pytest.mark.parametrize(
+    ("which", "first", "limit", "share"),
+    [("small_compiler", 3, 8, 0.6),
+     *(pytest.param(*each, marks=pytest.mark.slow)
+       for each in (("real_compiler", 3, 8, 0.6), ("k3_real_compiler", 0, 8, 0.3), ("k3_real_compiler", 0, 16, 0.25)))],
+)  # fmt: skip
+def test_most_of_a_call_is_drafted(
+    which: str, first: int, limit: int, share: float, request: pytest.FixtureRequest
+) -> None:
+    compiler: Compiler = request.getfixturevalue(which)
+    ids = turn(compiler.vocabulary, first=first)
+    assert steps_of(compiler.compile(spec(first_index=first)).matcher(), ids, limit) < share * len(ids)
 
 
 def test_a_turn_that_was_taken_back_is_followed_anew(compiler: Compiler) -> None:
@@ -78,30 +92,45 @@ def test_a_turn_that_was_taken_back_is_followed_anew(compiler: Compiler) -> None
 def test_a_draft_waits_for_no_compilation(compiler: Compiler) -> None:
     """It ends where arguments begin whose schema has still to be compiled, and has that begun."""
     parameters = {"properties": {"never_seen_before": {"type": "integer"}}, "required": ["never_seen_before"]}
-    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
-    matcher = compiler.compile(spec(tools=tools), check=False).matcher()
-    markers = compiler.vocabulary.format
-    call_id = compiler.vocabulary.encode("functions.f:0")
+    matcher = compiler.compile(spec(tools=[tool("f", parameters)]), check=False).matcher()
+    *before, last = call_start(compiler.vocabulary)
     begun = threading.Event()
     with mock.patch.object(compiler, "precompile", side_effect=lambda *_: begun.set()):
-        assert Drafter(matcher).draft(32) == [markers.section_begin, markers.call_begin, *call_id]
+        assert Drafter(matcher).draft(32) == before
     assert begun.is_set()
-    assert matcher.accept_tokens([markers.section_begin, markers.call_begin, *call_id])
+    assert matcher.accept_tokens(before)
     assert not matcher.is_compiled
-    assert matcher.accept_tokens([markers.argument_begin])
+    assert matcher.accept_tokens([last])
     matcher.rollback(1)
     assert matcher.is_compiled
-    assert Drafter(matcher).draft(32)[0] == markers.argument_begin
+    assert Drafter(matcher).draft(32)[0] == last
 
 
 def test_a_schema_that_is_not_enforced_may_have_lone_surrogates() -> None:
     vocabulary = Vocabulary.of_bytes()
     schema = {"type": "object", "properties": {"a": {"enum": ["\ud800"]}}, "required": ["a"]}
-    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    policy = StrictPolicy(max="json_object")
-    matcher = Compiler(vocabulary, policy=policy).compile(spec(tools=[tool])).matcher()
-    markers = vocabulary.format
-    call_id = vocabulary.encode("functions.f:0")
-    start = [markers.section_begin, markers.call_begin, *call_id, markers.argument_begin, *vocabulary.encode("{")]
-    assert matcher.accept_tokens(start)
+    compiler = Compiler(vocabulary, policy=StrictPolicy(max="json_object"))
+    matcher = compiler.compile(spec(tools=[tool("f", schema)])).matcher()
+    assert matcher.accept_tokens([*call_start(vocabulary), *vocabulary.encode("{")])
     assert bytes(Drafter(matcher).draft(6)) == b'"a": "'
+
+
+@pytest.mark.parametrize(
+    ("which", "thought"),
+    [("small", ""), ("small", "<think>so</think>"), ("k3_small", ""), ("k3_small", "Hm<|close|>think<|sep|><|open|>response<|sep|>")],
+)  # fmt: skip
+def test_an_answer_in_a_form_is_drafted(which: str, thought: str, request: pytest.FixtureRequest) -> None:
+    compiler: Compiler = request.getfixturevalue(f"{which}_compiler")
+    report = {"type": "object", "properties": {"summary": {"type": "string"}, "certain": {"type": "boolean"}},
+              "required": ["summary"], "additionalProperties": False}  # fmt: skip
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": report}}
+    vocabulary = compiler.vocabulary
+    in_reasoning = is_k3(vocabulary) and bool(thought)
+    matcher = matcher_of(compiler, {"response_format": form, "thinking": True}, in_reasoning=in_reasoning)
+    assert matcher.accept_tokens(ids_of(vocabulary, thought) + vocabulary.encode("{"))
+    drafts = Drafter(matcher).draft(8)
+    assert vocabulary.decode(drafts).startswith('"summary":')
+    assert matcher.validate_tokens(drafts) == drafts
+    assert matcher.accept_tokens(vocabulary.encode('"summary": "x", "certain": true}'))
+    end = ids_of(vocabulary, "<|close|>response<|sep|>") if is_k3(vocabulary) else []
+    assert Drafter(matcher).draft(32) == end + turn_end(vocabulary)

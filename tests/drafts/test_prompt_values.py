@@ -1,24 +1,22 @@
 """Drafts of values that the prompt holds: which value, where it ends, and what a hostile prompt costs."""
 
 import json
-from collections.abc import Sequence
+import random
 from typing import Any
 
 import pytest
 
-from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
+from constrained_k2 import Compiler, Vocabulary
 from constrained_k2.formats.kimi_k2 import ASSISTANT, MIDDLE, SYSTEM, TURN_END, USER
-from constrained_k2.prompts.special_text import SpecialTexts
 from constrained_k2.prompts.xtml.prompt import XtmlRenderer
-from constrained_k2.prompts.xtml.turn import render_turn
-from constrained_k2.request.spec import ToolCall
 from constrained_k2.turn.drafts import prompt_text
 from constrained_k2.turn.drafts.drafter import Drafter
 from constrained_k2.turn.drafts.prompt_text import PromptText
 from constrained_k2.turn.matcher import ToolCallMatcher
 from tests.drafts.legality import assert_drafts_are_legal
-from tests.drafts.test_drafter import CALLS, spec
-from tests.kit.k3_turns import walk as walk_k3
+from tests.drafts.test_drafter import CALLS, spec, steps_of, turn
+from tests.kit.tools import tool
+from tests.kit.turns import call_start, ids_of, matcher_of, steps, towards_the_end
 from tests.kit.walks import walk
 
 PROPERTIES = {
@@ -46,21 +44,18 @@ def result(text: str) -> str:
 
 
 def encoded(prompt: str, vocabulary: Vocabulary) -> list[int]:
-    return SpecialTexts(vocabulary.special_tokens).encode(f"{DECLARED}{prompt}{OPENED}", vocabulary)
+    return ids_of(vocabulary, f"{DECLARED}{prompt}{OPENED}")
 
 
 def grammar_of(compiler: Compiler, *required: str) -> ToolCallMatcher:
     schema = {"type": "object", "properties": PROPERTIES, "required": list(required)}
-    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    return compiler.compile(ToolCallSpec.from_openai({"tools": [tool], "tool_choice": "required"})).matcher()
+    return matcher_of(compiler, {"tools": [tool("f", schema)], "tool_choice": "required"})
 
 
 def drafted(compiler: Compiler, prompt: str, arguments: str, *required: str, limit: int = 64) -> str:
     """The draft behind the beginning of a call's arguments."""
     vocabulary, matcher = compiler.vocabulary, grammar_of(compiler, *required)
-    markers = vocabulary.format
-    header = [markers.section_begin, markers.call_begin, *vocabulary.encode("functions.f:0"), markers.argument_begin]
-    assert matcher.accept_tokens([*header, *vocabulary.encode(arguments)])
+    assert matcher.accept_tokens([*call_start(vocabulary), *vocabulary.encode(arguments)])
     return vocabulary.decode(Drafter(matcher, encoded(prompt, vocabulary)).draft(limit))
 
 
@@ -149,46 +144,30 @@ def test_drafts_are_legal_and_leave_no_trace(
     compiler: Compiler = request.getfixturevalue(which)
     grammar = compiler.compile(spec())
     if which.startswith("k3"):
-        turn = walk_k3(grammar.matcher(), compiler.vocabulary, seed, limit=20_000)
+        chance = random.Random(seed)
+        whole = steps(grammar.matcher(), chance, prefer=towards_the_end(compiler.vocabulary, chance))
     else:
-        turn = walk(grammar.matcher(), compiler.vocabulary, seed)
-    matcher, written = grammar.matcher(), turn[: 400 if has_prompt else 600]
+        whole = walk(grammar.matcher(), compiler.vocabulary, seed)
+    matcher, written = grammar.matcher(), whole[: 400 if has_prompt else 600]
     drafter = Drafter(matcher, [*written[::-1], *written] if has_prompt else ())
     assert_drafts_are_legal(matcher, drafter, written)
-    assert len(written) < len(turn) or not drafter.draft(6)
-
-
-def steps(matcher: ToolCallMatcher, ids: Sequence[int], prompt: Sequence[int]) -> int:
-    drafter, position, count = Drafter(matcher, prompt), 0, 0
-    while position < len(ids):
-        end = position
-        for draft in drafter.draft(16):
-            if end == len(ids) or draft != ids[end]:
-                break
-            end += 1
-        assert matcher.accept_tokens(ids[position : end + 1])
-        position, count = end + 1, count + 1
-    return count
+    assert len(written) < len(whole) or not drafter.draft(6)
 
 
 def test_kimi_k3_takes_values_from_messages_and_earlier_calls(k3_small_compiler: Compiler) -> None:
     vocabulary = k3_small_compiler.vocabulary
-    calls = [ToolCall(name, number, json.dumps(arguments)) for number, (name, arguments) in enumerate(CALLS)]
-    ids = render_turn(calls, vocabulary)
     called = [
-        {
-            "id": f"{call.name}:{number}",
-            "type": "function",
-            "function": {"name": call.name, "arguments": call.arguments},
-        }
-        for number, call in enumerate(calls)
+        {"id": f"{name}:{number}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        for number, (name, arguments) in enumerate(CALLS)
     ]
     results: list[dict[str, Any]] = [{"role": "tool", "tool_call_id": call["id"], "content": "ok"} for call in called]
     again = {"messages": [{"role": "user", "content": "Go"}, {"role": "assistant", "content": "", "tool_calls": called},
                           *results, {"role": "user", "content": "Do it all once more."}]}  # fmt: skip
     prompt = XtmlRenderer(vocabulary).render(again, repair=False).ids
     grammar = k3_small_compiler.compile(spec())
-    assert steps(grammar.matcher(), ids, prompt) < 0.75 * steps(grammar.matcher(), ids, ())
+    assert steps_of(grammar.matcher(), turn(vocabulary), 16, prompt) < 0.75 * steps_of(
+        grammar.matcher(), turn(vocabulary), 16
+    )
 
 
 HOSTILE = ("a", '"', "a:", "a'", "A ", '"a":"', '"a": "x" ', "1:", "\\", "@", " ", "\n", "(", "## Return of ", "é")
@@ -205,14 +184,9 @@ def test_of_a_hostile_prompt_a_bounded_part_is_read(small_compiler: Compiler, te
         matcher = grammar_of(small_compiler, "city", "note", "count")
         drafter = Drafter(matcher, prompt)
         for arguments in ('{"city": "', text[:1].replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") * 40):
-            assert matcher.accept_tokens(_before(matcher, vocabulary) + vocabulary.encode(arguments))
+            before = [] if matcher.num_tokens else call_start(vocabulary)
+            assert matcher.accept_tokens(before + vocabulary.encode(arguments))
             assert matcher.fork().accept_tokens(drafter.draft(8))
-
-
-def _before(matcher: ToolCallMatcher, vocabulary: Vocabulary) -> list[int]:
-    markers = vocabulary.format
-    header = [markers.section_begin, markers.call_begin, *vocabulary.encode("functions.f:0"), markers.argument_begin]
-    return [] if matcher.num_tokens else header
 
 
 @pytest.mark.parametrize("ids", [[0], [2**40], [-5], [10**6, 1]], ids=repr)

@@ -6,18 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from constrained_k2 import Compiler, SchemaTooCostly, ToolCallSpec, Vocabulary
+from constrained_k2 import Compiler, SchemaTooCostly, Vocabulary
 from constrained_k2.engines.llguidance import client_text
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.vocabulary.bitmask import BitmaskRows, allocate_bitmask, allowed_ids
+from tests.kit.grammars import mask_of, request_of, takes, text_matcher
 
 LONG = {
-    "a custom tool": ("lark", 'start: x~100\nx: y~100\ny: "abc"~100', True),
-    "a custom tool's regex": ("regex", "(abc){10000}", True),
-    "an answer that cannot end": ("lark", 'start: /=+/ "="', False),
-    "an answer of many parts": ("lark", 'start: x{100}\nx: y{100}\ny: "abc"{100}', False),
-    "an answer's regex": ("regex", "(abc){10000}", False),
+    "a custom tool": ("lark", 'start: x~100\nx: y~100\ny: "abc"~100'),
+    "a custom tool's regex": ("regex", "(abc){10000}"),
+    "an answer that cannot end": ("grammar", 'start: /=+/ "="'),
+    "an answer of many parts": ("grammar", 'start: x{100}\nx: y{100}\ny: "abc"{100}'),
+    "an answer's regex": ("answer regex", "(abc){10000}"),
 }
 AMBIGUOUS = 'start: s\ns: s s | "a"'  # for answers, whose grammars are in LLGuidance's dialect
 
@@ -28,47 +29,31 @@ def compiler(request: pytest.FixtureRequest) -> Compiler:
     return found
 
 
-def matcher_of(compiler: Compiler, syntax: str, definition: str, *, is_tool: bool) -> Any:
-    """A matcher for a custom tool's grammar, or for an answer's."""
-    if is_tool:
-        form = {"type": "grammar", "syntax": syntax, "definition": definition}
-        body: dict[str, Any] = {"tools": [{"type": "custom", "name": "f", "format": form}]}
-        return compiler.compile(ToolCallSpec.from_openai(body)).arguments("f")
-    kind = "grammar" if syntax == "lark" else "regex"
-    return compiler.compile(ToolCallSpec.from_openai({"structured_outputs": {kind: definition}})).answer()
-
-
 @pytest.mark.parametrize("name", LONG)
 def test_a_forced_text_is_written_in_any_tokens(compiler: Compiler, name: str) -> None:
     """LLGuidance would compute all of the forced text: some texts are infinite, others take minutes."""
-    syntax, definition, is_tool = LONG[name]
-    vocabulary, row = compiler.vocabulary, allocate_bitmask(1, compiler.vocabulary.size)[0]
-    matcher = matcher_of(compiler, syntax, definition, is_tool=is_tool)
-    text = {True: '{"input": "abcabca', False: "=="}[is_tool] if "end" in name or is_tool else "abcabca"
-    if is_tool and vocabulary.format.argument_encoding == "xtml":
-        text = ""
+    vocabulary, matcher = compiler.vocabulary, text_matcher(compiler, *LONG[name])
+    text = "==" if "end" in name else "abcabca"
+    if "tool" in name:
+        text = "" if vocabulary.format.argument_encoding == "xtml" else '{"input": "abcabca'
     for byte in text:
-        matcher.fill(row)
         (token,) = vocabulary.encode(byte)
-        assert token in allowed_ids(row) and matcher.accept(token)
+        assert token in mask_of(matcher, vocabulary) and matcher.accept(token)
     assert matcher.forced_tokens() == [] and matcher.fork().forced_tokens() == []
 
 
 @pytest.mark.parametrize("pattern", [{"pattern": "^(ab){300}$"}, {"pattern": "^a*$", "minLength": 5000}])
 def test_a_long_pattern_forces_no_tokens(compiler: Compiler, pattern: dict[str, Any]) -> None:
     schema = {"type": "object", "properties": {"k": {"type": "string", **pattern}}, "required": ["k"]}
-    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    matcher = compiler.compile(ToolCallSpec.from_openai({"tools": [tool]})).arguments("f")
+    matcher = request_of(compiler, schema).arguments("f")
     assert isinstance(matcher, LLGuidanceMatcher) and matcher.grammar.any_tokenization
     assert matcher.forced_tokens() == []
 
 
 def test_a_grammar_that_excludes_a_text_excludes_special_tokens(compiler: Compiler) -> None:
-    vocabulary, row = compiler.vocabulary, allocate_bitmask(1, compiler.vocabulary.size)[0]
-    matcher = matcher_of(compiler, "lark", "start: T\nT: ~/.*a.{3}/", is_tool=False)
+    vocabulary, matcher = compiler.vocabulary, text_matcher(compiler, "grammar", "start: T\nT: ~/.*a.{3}/")
     for _ in range(3):
-        matcher.fill(row)
-        others = set(allowed_ids(row).tolist()) & set(vocabulary.unordinary_ids)
+        others = {*mask_of(matcher, vocabulary)} & {*vocabulary.unordinary_ids}
         assert others <= {vocabulary.format.engine_stop}
         assert matcher.accept(vocabulary.encode("x")[0])
 
@@ -90,7 +75,7 @@ def slow_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_the_step_that_takes_too_long_is_the_last_one(compiler: Compiler, slow_steps: list[int]) -> None:
     vocabulary, row = compiler.vocabulary, allocate_bitmask(1, compiler.vocabulary.size)[0]
     (token,) = vocabulary.encode("a")
-    matcher = matcher_of(compiler, "lark", AMBIGUOUS, is_tool=False)
+    matcher = text_matcher(compiler, "grammar", AMBIGUOUS)
     slow_steps.append(11_000_000)  # a millisecond too long
     for _ in range(70):
         matcher.fill(row)
@@ -110,7 +95,7 @@ def test_the_step_that_takes_too_long_is_the_last_one(compiler: Compiler, slow_s
 
 def test_a_step_that_takes_too_long_ends_no_other_call(compiler: Compiler, slow_steps: list[int]) -> None:
     rows = BitmaskRows(allocate_bitmask(3, compiler.vocabulary.size), compiler.vocabulary.size)
-    matchers = [matcher_of(compiler, "lark", AMBIGUOUS, is_tool=False) for _ in range(3)]
+    matchers = [text_matcher(compiler, "grammar", AMBIGUOUS) for _ in range(3)]
     slow_steps.append(1_000_000_000)
     matchers[1].fill(rows[1])
     failed = type(matchers[0]).fill_batch([(one, row) for row, one in enumerate(matchers)], rows)
@@ -120,10 +105,7 @@ def test_a_step_that_takes_too_long_ends_no_other_call(compiler: Compiler, slow_
 
 def test_no_collection_counts_as_a_slow_step(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process with many objects, one garbage collection takes longer than a call's limit."""
-    matcher, row = (
-        matcher_of(compiler, "lark", AMBIGUOUS, is_tool=False),
-        allocate_bitmask(1, compiler.vocabulary.size)[0],
-    )
+    matcher, row = text_matcher(compiler, "grammar", AMBIGUOUS), allocate_bitmask(1, compiler.vocabulary.size)[0]
     collections, fill, thresholds = [], LLGuidanceMatcher.fill, gc.get_threshold()
 
     def allocating(self: LLGuidanceMatcher, row: Any, address: int = 0) -> None:
@@ -152,7 +134,7 @@ def test_no_collection_counts_as_a_slow_step(compiler: Compiler, monkeypatch: py
 
 def test_replayed_tokens_count(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     (token,) = compiler.vocabulary.encode("a")
-    matcher = matcher_of(compiler, "lark", AMBIGUOUS, is_tool=False)
+    matcher = text_matcher(compiler, "grammar", AMBIGUOUS)
     for _ in range(20):
         assert matcher.accept(token)
     matcher._inner._forget_engine()
@@ -175,20 +157,12 @@ def test_a_first_mask_that_takes_too_long_is_refused(slow_steps: list[int]) -> N
 @pytest.mark.slow
 def test_long_strings_are_counted_in_parts(small_compiler: Compiler) -> None:
     """A terminal with a count this large reaches a limit of LLGuidance's lexer."""
-    for least, most in (
-        (1, 16_385),
-        (1024, 17_408),
-        (1030, 17_409),
-        (17_000, 17_001),
-        (18_432, 18_432),
-        (17_000, None),
-    ):
+    bounds = ((1, 16_385), (1024, 17_408), (1030, 17_409), (17_000, 17_001), (18_432, 18_432), (17_000, None))
+    for least, most in bounds:
         sizes = {"minLength": least} | ({} if most is None else {"maxLength": most})
         schema = {"type": "object", "properties": {"k": {"type": "string", **sizes}}, "required": ["k"]}
-        tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-        matcher = small_compiler.compile(ToolCallSpec.from_openai({"tools": [tool]})).arguments("f")
+        matcher = request_of(small_compiler, schema).arguments("f")
         for length in {least - 1, least, *([] if most is None else [most, most + 1])}:
             text = "é" * (length // 2) + "x" * (length - length // 2)
-            one, ids = matcher.fork(), small_compiler.vocabulary.encode(f'{{"k": "{text}"}}')
-            is_taken = all(map(one.accept, ids)) and one.is_complete()
+            is_taken = takes(matcher.fork(), small_compiler.vocabulary.encode(f'{{"k": "{text}"}}'))
             assert is_taken == (least <= length and (most is None or length <= most)), (least, most, length)

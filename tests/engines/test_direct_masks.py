@@ -17,10 +17,11 @@ from constrained_k2.engines.llguidance.direct.terminals import Unknown
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.schema.undeclared_keys import UNDECLARED_KEYS
-from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+from constrained_k2.vocabulary.bitmask import allowed_ids
 from tests.engines.masked_walks import vocabulary_of
 from tests.kit.budget import tries
 from tests.kit.data import data, mcp_servers, suite
+from tests.kit.grammars import mask_of, takes_masked
 from tests.schema.test_differential import schemas
 
 # Tokens that end a value and reach far into what follows.
@@ -31,6 +32,7 @@ CROSSING = (
     '\\"', "a\\", '"\\', 'é"', "/", '",,', '"20', "24-", "-0", "01-", '1-01"', '1"}', "00", '0,"', '"abc', "aab", '"12', '"a"', "[1", "[true", ":true}", '": null, "', '"}', '{"":',
 )  # fmt: skip
 PARTS = "é".encode()[:1], "é".encode()[1:], "😀".encode()[:2], "😀".encode()[2:], b'"\xf0'
+BYTES = Vocabulary.of_bytes()
 STRING, INTEGER, CLOSED = {"type": "string"}, {"type": "integer"}, {"additionalProperties": False}
 KINDS: list[Any] = [
     STRING, INTEGER, {"type": "number"}, {"type": "boolean"}, {"type": "null"}, {}, True, {"type": ["string", "null"]},
@@ -138,17 +140,30 @@ def check_schema(engine: LLGuidanceEngine, schema: Any, draw: random.Random, ste
     return known
 
 
+def check_random(engine: LLGuidanceEngine, schemas: st.SearchStrategy[Any], examples: int, steps: int) -> int:
+    """Check random schemas; the number of direct masks."""
+    known = 0
+
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(schemas, st.integers(0, 9999))
+    def check_one(schema: Any, seed: int) -> None:
+        nonlocal known
+        known += check_schema(engine, schema, random.Random(seed), steps)
+
+    check_one()
+    return known
+
+
 @pytest.mark.slow
-@settings(max_examples=tries(30, everything=150), deadline=None, suppress_health_check=list(HealthCheck))
-@given(PLAIN, st.integers(0, 9999))
-def test_direct_masks_are_those_of_llguidance(crossing: LLGuidanceEngine, schema: Any, seed: int) -> None:
-    check_schema(crossing, schema, random.Random(seed))
+def test_direct_masks_are_those_of_llguidance(crossing: LLGuidanceEngine) -> None:
+    examples = tries(30, everything=150)
+    assert check_random(crossing, PLAIN, examples, 40) > 2 * examples
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.recursive(st.just({}), schemas, max_leaves=5), st.integers(0, 9999))
-def test_any_keywords_around_them(crossing: LLGuidanceEngine, schema: Any, seed: int) -> None:
-    check_schema(crossing, {"type": "object", "properties": {"a": schema, "b": STRING}}, random.Random(seed), 25)
+def test_any_keywords_around_them(crossing: LLGuidanceEngine) -> None:
+    inner: st.SearchStrategy[Any] = st.recursive(st.just({}), schemas, max_leaves=5)
+    around = inner.map(lambda one: {"type": "object", "properties": {"a": one, "b": STRING}})
+    assert check_random(crossing, around, 60, 25) > 20
 
 
 def test_the_masks_of_most_positions_are_direct(small_vocabulary: Vocabulary) -> None:
@@ -165,27 +180,22 @@ def test_public_tools_and_suites(real_vocabulary: Vocabulary, crossing: LLGuidan
     draw = random.Random(7)
     engine = LLGuidanceEngine(real_vocabulary)
     tools = [tool["function"].get("parameters") or {"type": "object"} for tools in mcp_servers() for tool in tools]
-    some, more = tries(3, everything=40), tries(20, everything=len(tools))
-    assert sum(check_schema(engine, schema, draw, 25) for schema in draw.sample(tools, some)) > 12 * some
+    few, more = tries(3, everything=40), tries(20, everything=len(tools))
+    assert sum(check_schema(engine, schema, draw, 25) for schema in draw.sample(tools, few)) > 12 * few
     assert sum(check_schema(crossing, schema, draw, 40) for schema in draw.sample(tools, more)) > 19 * more
     groups = [group for path in sorted(suite().rglob("*.json")) for group in json.loads(path.read_text())]
-    for group in draw.sample([one for one in groups if isinstance(one, dict)], tries(15, everything=150)):
-        check_schema(crossing, {"type": "object", "properties": {"a": group["schema"]}}, draw, 20)
+    some = draw.sample([one for one in groups if isinstance(one, dict)], tries(15, everything=150))
+    wrapped = [{"type": "object", "properties": {"a": group["schema"]}} for group in some]
+    assert sum(check_schema(crossing, schema, draw, 20) for schema in wrapped) > len(wrapped) // 5
     with lzma.open(data("schemas/maskbench.jsonl.xz"), "rt") as lines:
         cases = draw.sample([json.loads(line) for line in lines], tries(8, everything=100))
-    for case in cases:
-        check_schema(crossing, case.get("schema", case), draw, 20)
+    assert sum(check_schema(crossing, case.get("schema", case), draw, 20) for case in cases) > 5 * len(cases)
 
 
 def written_by(engine: LLGuidanceEngine, schema: Any, text: str) -> LLGuidanceGrammar:
     """Write a text token by token, with all masks, and return its grammar."""
     grammar = engine.compile(json.dumps(schema), "allow")
-    matcher = grammar.matcher("")
-    row = allocate_bitmask(1, Vocabulary.of_bytes().size)[0]
-    for byte in text.encode():
-        matcher.fill(row)
-        assert matcher.accept(byte)
-    assert matcher.is_complete()
+    assert takes_masked(grammar.matcher(""), BYTES, text.encode())
     return grammar
 
 
@@ -215,7 +225,7 @@ PATTERNED = {
 def test_llguidance_reads_no_grammar_whose_masks_are_direct(
     monkeypatch: pytest.MonkeyPatch, schema: Any, text: str
 ) -> None:
-    engine = LLGuidanceEngine(Vocabulary.of_bytes())
+    engine = LLGuidanceEngine(BYTES)
     read = list[str]()
     original = LLGuidanceGrammar._new
     monkeypatch.setattr(LLGuidanceGrammar, "_new", lambda grammar: read.append(grammar.text) or original(grammar))
@@ -232,12 +242,8 @@ def test_llguidance_reads_no_grammar_whose_masks_are_direct(
 def test_values_of_each_kind(crossing: LLGuidanceEngine, schema: dict[str, Any]) -> None:
     inner = {"type": "array", "items": schema, "maxItems": 2}
     objects = {"type": "object", "properties": {"first": schema, "other": inner, "third": INTEGER}} | CLOSED
-    is_opaque = schema in (
-        {"enum": [1, 12]},
-        {"const": 12},
-        {"type": "string", "maxLength": 3},
-        {"multipleOf": 5, "type": "number"},
-    )
+    multiples = {"multipleOf": 5, "type": "number"}
+    is_opaque = schema in ({"enum": [1, 12]}, {"const": 12}, {"type": "string", "maxLength": 3}, multiples)
     fewest = 100 if is_opaque else 250  # of 960, where tokens that cross several keys are many
     assert sum(check_schema(crossing, objects, random.Random(seed), 40) for seed in range(8)) > fewest
 
@@ -245,7 +251,7 @@ def test_values_of_each_kind(crossing: LLGuidanceEngine, schema: dict[str, Any])
 def test_a_terminal_that_llguidance_does_not_read_leaves_the_masks_to_the_grammar(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    engine = LLGuidanceEngine(Vocabulary.of_bytes())
+    engine = LLGuidanceEngine(BYTES)
     terminals = engine.mask_cache.direct_masks().terminals
 
     def fail(*_: object) -> None:
@@ -272,7 +278,7 @@ def test_a_prefix_that_is_forced_is_written_as_llguidance_does(small_vocabulary:
 
 
 def test_terminals_stay_within_their_budget() -> None:
-    engine = LLGuidanceEngine(Vocabulary.of_bytes(), mask_cache_bytes=8 << 20)
+    engine = LLGuidanceEngine(BYTES, mask_cache_bytes=8 << 20)
     terminals = engine.mask_cache.direct_masks().terminals
     for number in range(12):
         count = {"type": "integer", "minimum": number, "maximum": 2 * number + 3}
@@ -288,17 +294,16 @@ def test_terminals_stay_within_their_budget() -> None:
 def test_a_grammar_that_llguidance_refuses_late_is_no_matter_where_masks_are_direct(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    engine = LLGuidanceEngine(Vocabulary.of_bytes())
+    engine = LLGuidanceEngine(BYTES)
     bad = llguidance.LLMatcher.grammar_from_lark("start: missing")
     broken = llguidance.LLMatcher(engine.tokenizer, bad, log_level=0)
     assert broken.is_error()
     monkeypatch.setattr(LLGuidanceGrammar, "_new", lambda _: broken)
     grammar = engine.compile(json.dumps(SIMPLE))
     matcher = grammar.matcher("tools[0]")
-    row = allocate_bitmask(1, Vocabulary.of_bytes().size)[0]
     for byte in b'{"a":"","b":7}':
         assert matcher.forced_tokens() == []
-        matcher.fill(row)  # by our own masks
+        assert byte in mask_of(matcher, BYTES)  # of our own
         assert matcher.accept(byte)
     assert matcher.is_complete()
     with pytest.raises(SchemaTooCostly) as raised:
@@ -307,9 +312,8 @@ def test_a_grammar_that_llguidance_refuses_late_is_no_matter_where_masks_are_dir
 
 
 def test_masks_are_shared_by_grammars_and_stay_within_their_budget() -> None:
-    vocabulary = Vocabulary.of_bytes()
     budget = 60_000
-    engine = LLGuidanceEngine(vocabulary, mask_cache_bytes=budget)
+    engine = LLGuidanceEngine(BYTES, mask_cache_bytes=budget)
     computed = list[Any]()
     masks = engine.mask_cache.direct_masks()
     for number in range(60):

@@ -11,54 +11,36 @@ from constrained_k2 import Vocabulary
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.formats.kimi_k3 import CLOSE, KIMI_K3, OPEN, SEPARATOR
-from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from tests.engines.masked_walks import vocabulary_of, walk, write
 from tests.kit.budget import tries
+from tests.kit.grammars import mask_of
 
 PIECES = (
     '"a"', '"a":', '":', '"a":1', ',"a":', '{"a":', '"b', 'b"', 'a":', '":1,"', '":1,"a":', '"a":1,"a"', '":"a","', '":"', "ab",
     '"}', '","', '","a":', "},", '},"a":', '{"', '":{"', '":{"a":', "\\u0061", "\\u00", '61"', '61":', "\\", '\\"', '\\"":', '\\\\"',
     'n":', "\\ud83d", "\\ude00", '\\ude00":', "😀", "é", 'é":', "1,", '1,"', '""', '"":', ':"",', ': "', ' "a', "}}", "[{", "]",
 )  # fmt: skip
-STRING: dict[str, Any] = {"type": "string"}
-LETTERS = {"^[ab]{1,6}$": {"type": "integer"}}
+STRING, INTEGER = {"type": "string"}, {"type": "integer"}
+LETTERS = {"^[ab]{1,6}$": INTEGER}
 SCHEMAS: dict[str, dict[str, Any]] = {
-    "open": {"additionalProperties": {"type": "integer"}},
+    "open": {"additionalProperties": INTEGER},
     "strings": {"additionalProperties": STRING},
     "any": {"properties": {"a": {}}, "required": ["a"]},
     "nested": {"additionalProperties": {"$ref": "#"}, "maxProperties": 3},
-    "declared": {"properties": {"a": STRING, "b": {"type": "integer"}}, "additionalProperties": {"type": "integer"}},
-    "pattern": {"patternProperties": {"^a": {"type": "integer"}}, "additionalProperties": False},
+    "declared": {"properties": {"a": STRING, "b": INTEGER}, "additionalProperties": INTEGER},
+    "pattern": {"patternProperties": {"^a": INTEGER}, "additionalProperties": False},
     "few": {"patternProperties": LETTERS, "additionalProperties": False},
-    "few and declared": {
-        "properties": {"ab": {"type": "integer"}, "c": {"type": "integer"}},
-        "patternProperties": LETTERS,
-        "additionalProperties": False,
-    },
-    "at least": {"additionalProperties": {"type": "integer"}, "minProperties": 3},
-    "as many": {"additionalProperties": {"type": "integer"}, "minProperties": 3, "maxProperties": 3},
-    "some declared": {
-        "properties": {"a": STRING, "b": {"type": "integer"}},
-        "additionalProperties": {"type": "integer"},
-        "required": ["a"],
-        "minProperties": 3,
-        "maxProperties": 4,
-    },
-    "at least, by pattern": {"patternProperties": {"^a[ab]*$": {"type": "integer"}}, "additionalProperties": False}
-    | {"minProperties": 2},
-    "listed": {
-        "patternProperties": {"^(?:[ab]|ab)$": {"type": "integer"}},
-        "additionalProperties": False,
-        "minProperties": 2,
-    },
-    "names": {
-        "propertyNames": {"enum": ["a", "b", "aé😀", "\x1f"]},
-        "additionalProperties": {"type": "integer"},
-        "minProperties": 2,
-    },
-    "many declared": {"properties": {f"a{number}": {"type": "integer"} for number in range(70)}},
+    "few and declared": {"properties": {"ab": INTEGER, "c": INTEGER}, "patternProperties": LETTERS, "additionalProperties": False},
+    "at least": {"additionalProperties": INTEGER, "minProperties": 3},
+    "as many": {"additionalProperties": INTEGER, "minProperties": 3, "maxProperties": 3},
+    "some declared": {"properties": {"a": STRING, "b": INTEGER}, "additionalProperties": INTEGER, "required": ["a"],
+                      "minProperties": 3, "maxProperties": 4},
+    "at least, by pattern": {"patternProperties": {"^a[ab]*$": INTEGER}, "additionalProperties": False, "minProperties": 2},
+    "listed": {"patternProperties": {"^(?:[ab]|ab)$": INTEGER}, "additionalProperties": False, "minProperties": 2},
+    "names": {"propertyNames": {"enum": ["a", "b", "aé😀", "\x1f"]}, "additionalProperties": INTEGER, "minProperties": 2},
+    "many declared": {"properties": {f"a{number}": INTEGER for number in range(70)}},
     "unique items": {"additionalProperties": {"type": "array", "items": STRING, "uniqueItems": True}},
-}
+}  # fmt: skip
 FINITE = {"few", "few and declared", "many declared"}
 """The schemas whose keys may run out."""
 
@@ -113,9 +95,8 @@ def test_no_key_is_written_twice(name: str, engine: LLGuidanceEngine, pieces: Vo
 
 def test_these_walks_repeat_keys_without_the_filter(engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
     grammar = engine.compile(json.dumps({"type": "object"} | SCHEMAS["open"]))
-    texts = [
-        walk(LLGuidanceMatcher(grammar, ""), pieces, random.Random(seed), lambda _: LIKELY, 150) for seed in range(12)
-    ]
+    alone = (LLGuidanceMatcher(grammar, "") for _ in range(12))
+    texts = [walk(one, pieces, random.Random(seed), lambda _: LIKELY, 150) for seed, one in enumerate(alone)]
     assert any(repeats(text) for text in texts if text is not None)
 
 
@@ -130,47 +111,40 @@ REPEATED = (
 def test_a_key_is_found_in_each_spelling(text: str, engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
     """Also in objects that may hold anything, where keys have many spellings."""
     schema = {"properties": {"p": {"type": "array"}}, "required": ["p"]}
-    matcher, row = matcher_of(engine, schema), allocate_bitmask(1, pieces.size)[0]
+    matcher = matcher_of(engine, schema)
     assert write(matcher, pieces, '{"p":[', text) == text
-    matcher.fill(row)
-    allowed = allowed_ids(row)
-    assert len(allowed)
-    assert ord('"') not in allowed
+    allowed = mask_of(matcher, pieces)
+    assert allowed and ord('"') not in allowed
     assert write(matcher, pieces, 'x":null') == ""
 
 
 def test_where_every_key_that_begins_so_has_been_written_one_comes_again(
     engine: LLGuidanceEngine, pieces: Vocabulary
 ) -> None:
-    matcher, row = matcher_of(engine, SCHEMAS["few"]), allocate_bitmask(1, pieces.size)[0]
+    matcher = matcher_of(engine, SCHEMAS["few"])
     assert write(matcher, pieces, '{"aaaaaa":1,"aaaaa":1') == ""
     assert write(matcher, pieces, ',"aaaaa"') == ',"aaaaa"'
-    matcher.fill(row)
-    assert {bytes(pieces.ordinary_bytes(int(one))) for one in allowed_ids(row)} == {b"a", b"b", b'b"'}
+    assert {*map(pieces.ordinary_bytes, mask_of(matcher, pieces))} == {b"a", b"b", b'b"'}
     assert write(matcher, pieces, 'a":1') == ""
 
 
 def test_few_keys_are_like_declared_ones(engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
     """Their grammar needs no filter, and counts them."""
     for name in ("names", "listed"):
-        matcher, row = matcher_of(engine, SCHEMAS[name]), allocate_bitmask(1, pieces.size)[0]
+        matcher = matcher_of(engine, SCHEMAS[name])
         assert type(matcher) is LLGuidanceMatcher
         assert write(matcher, pieces, '{"a":1') == ""
-        matcher.fill(row)
-        assert ord("}") not in allowed_ids(row)
+        assert ord("}") not in mask_of(matcher, pieces)
         assert write(matcher, pieces, ',"a"') == ',"a"'
 
 
 def test_keys_of_arguments_as_xml() -> None:
     vocabulary = Vocabulary.of_bytes(KIMI_K3)
     engine = LLGuidanceEngine(vocabulary, threads=1)
-    schema = {
-        "type": "object",
-        "properties": {"n": {"type": "integer"}},
-        "additionalProperties": {"type": ["object", "string"]},
-    }
+    others = {"type": ["object", "string"]}
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": others}
     matcher = engine.compile(json.dumps(schema), encoding="xtml").matcher("")
-    end, row = (CLOSE, "argument", SEPARATOR), allocate_bitmask(1, vocabulary.size)[0]
+    end = (CLOSE, "argument", SEPARATOR)
     assert write(matcher, vocabulary, OPEN, 'argument key="a&quot;" type="string"', SEPARATOR, '"a"', *end) == ""
     text = '{"a":{"b":0},"b":1,"a"'
     assert write(matcher, vocabulary, OPEN, 'argument key="a" type="object"', SEPARATOR, text) == text
@@ -178,8 +152,7 @@ def test_keys_of_arguments_as_xml() -> None:
     fork = matcher.fork()
     for each in (matcher, fork):
         assert write(each, vocabulary, 'argument key="a"') == 'argument key="a"'
-        each.fill(row)
-        assert ord('"') not in allowed_ids(row)
+        assert ord('"') not in mask_of(each, vocabulary)
         assert write(each, vocabulary, '&quot;"') == '&quot;"'
         assert write(each, vocabulary, 'b" type="string"', SEPARATOR, *end) == ""
         each.rollback(1)
@@ -188,12 +161,10 @@ def test_keys_of_arguments_as_xml() -> None:
 @pytest.mark.slow
 def test_of_many_keys_none_comes_again(engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
     matcher = matcher_of(engine, SCHEMAS["open"])
-    row = allocate_bitmask(1, pieces.size)[0]
     text = json.dumps({f"{number}": 1 for number in range(20_000)}, separators=(",", ":"))
     assert write(matcher, pieces, text[:-1] + ',"777') == ""
     for _ in range(3):
-        matcher.fill(row)
-        assert ord('"') not in allowed_ids(row)
+        assert ord('"') not in mask_of(matcher, pieces)
         assert not matcher.accept(ord('"'))
     matcher.rollback(len(text) + 3)
     assert write(matcher, pieces, '"777"') == ""

@@ -9,21 +9,13 @@ import pytest
 
 from constrained_k2 import Compiler, SchemaTooCostly, ToolCallSpec, UnsupportedSchema, Vocabulary
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
-from constrained_k2.engines.llguidance.grammar_text import our_text
+from constrained_k2.engines.llguidance.grammar_text import schema_grammar
 from constrained_k2.vocabulary.bitmask import allocate_bitmask
+from tests.kit.grammars import takes_masked
+from tests.kit.tools import tool
 
 # All copies of a matcher share one lexer and add states to it; this pattern exhausts it after some dozens of copies.
 EXHAUSTING = '{"type":"object","properties":{"a":{"type":"string","pattern":".*a.{20}"}},"required":["a"]}'
-
-
-def write(grammar: LLGuidanceGrammar, vocabulary: Vocabulary, text: str) -> bool:
-    """Write a text, with a mask before each token as in generation; return whether it is complete at the end."""
-    matcher = grammar.matcher("schema")
-    row = allocate_bitmask(1, vocabulary.size)[0]
-    for token in vocabulary.encode(text):
-        matcher.fill(row)
-        assert matcher.accept(token), text
-    return matcher.is_complete()
 
 
 def texts(count: int) -> list[str]:
@@ -37,7 +29,8 @@ def test_an_exhausted_lexer_is_replaced(small_vocabulary: Vocabulary, monkeypatc
     renew = LLGuidanceGrammar.renew
     monkeypatch.setattr(LLGuidanceGrammar, "renew", lambda self: renewed.append(1) or renew(self))
     grammar = LLGuidanceEngine(small_vocabulary, mask_cache_bytes=0).compile(EXHAUSTING)
-    assert all(write(grammar, small_vocabulary, text) for text in texts(60))
+    for text in texts(60):
+        assert takes_masked(grammar.matcher("schema"), small_vocabulary, small_vocabulary.encode(text))
     assert renewed, "the pattern did not exhaust the lexer, so this test shows nothing"
 
 
@@ -92,9 +85,8 @@ def test_a_failed_matcher_does_not_say_for_others_that_arguments_are_incomplete(
     small_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, *, replaceable: bool
 ) -> None:
     """LLGuidance's matcher answers no once it has failed, and calls at one position share the answer."""
-    grammar = LLGuidanceEngine(small_vocabulary).compile(
-        '{"type":["object","null"],"properties":{"a":{"type":"null"}}}'
-    )
+    schema = '{"type":["object","null"],"properties":{"a":{"type":"null"}}}'
+    grammar = LLGuidanceEngine(small_vocabulary).compile(schema)
     failed, healthy = grammar.matcher("schema"), grammar.matcher("schema")
     for matcher in (failed, healthy):
         assert all(matcher.accept(token) for token in small_vocabulary.encode("{}"))
@@ -134,10 +126,9 @@ def test_a_cached_refusal_has_the_location_of_its_own_request(
 
 @pytest.mark.parametrize("count", [510, 2000])
 def test_very_many_optional_properties(small_vocabulary: Vocabulary, count: int) -> None:
-    schema = json.dumps(
-        {"type": "object", "properties": {f"p{number}": {"type": "boolean"} for number in range(count)}}
-    )
-    assert write(LLGuidanceEngine(small_vocabulary).compile(schema), small_vocabulary, '{"p3": true,"p500":false}')
+    schema = {"type": "object", "properties": {f"p{number}": {"type": "boolean"} for number in range(count)}}
+    matcher = LLGuidanceEngine(small_vocabulary).compile(json.dumps(schema)).matcher("schema")
+    assert takes_masked(matcher, small_vocabulary, small_vocabulary.encode('{"p3": true,"p500":false}'))
 
 
 @pytest.mark.slow
@@ -148,13 +139,7 @@ def test_schemas_beyond_the_engine_are_refused_when_compiled(small_vocabulary: V
 
 
 def test_a_request_has_a_time_budget(small_vocabulary: Vocabulary) -> None:
-    tools = [
-        {
-            "type": "function",
-            "function": {"name": f"f{n}", "strict": True, "parameters": {"type": "object", "required": [f"k{n}"]}},
-        }
-        for n in range(3)
-    ]
+    tools = [tool(f"f{n}", {"type": "object", "required": [f"k{n}"]}, strict=True) for n in range(3)]
     spec = ToolCallSpec.from_openai({"tools": tools})
     with pytest.raises(SchemaTooCostly, match="ms a request") as refused:
         Compiler(small_vocabulary, request_seconds=0).compile(spec)
@@ -168,14 +153,8 @@ def test_a_grammar_with_too_many_members_is_not_given_to_the_engine(monkeypatch:
     items = [{"$ref": "#/$defs/all", "required": [name]} for name in properties]
     document = {"type": "object", "properties": {"a": {"prefixItems": items}}, "additionalProperties": False}
     schema = json.dumps(document | {"$defs": {"all": {"properties": properties, "additionalProperties": False}}})
-    read: list[str] = []
-
-    def new(grammar: LLGuidanceGrammar) -> Any:
-        read.append(grammar.text)
-        return made(grammar)
-
-    made = LLGuidanceGrammar._new
-    monkeypatch.setattr(LLGuidanceGrammar, "_new", new)
+    read, made = list[str](), LLGuidanceGrammar._new
+    monkeypatch.setattr(LLGuidanceGrammar, "_new", lambda grammar: read.append(grammar.text) or made(grammar))
     with pytest.raises(UnsupportedSchema, match="grammar size .* too big: 28902 members"):
         LLGuidanceEngine(Vocabulary.of_bytes()).compile(schema)
     assert not any("%if" in text for text in read)
@@ -184,7 +163,7 @@ def test_a_grammar_with_too_many_members_is_not_given_to_the_engine(monkeypatch:
 def test_the_engine_counts_more_than_two_symbols_for_a_member() -> None:
     engine, count = LLGuidanceEngine(Vocabulary.of_bytes()), 300
     document = {"properties": {f"k{number}": True for number in range(count)}, "additionalProperties": False}
-    text = our_text(document, engine._patterns).text
+    text = schema_grammar(document, engine._patterns).text
     limits = llguidance.LLParserLimits(max_grammar_size=2 * count)
     matcher = llguidance.LLMatcher(engine.tokenizer, text, log_level=0, limits=limits)
     assert "grammar size" in matcher.get_error()

@@ -8,28 +8,21 @@ import pytest
 from constrained_k2 import Compiler, ToolCall, ToolCallSpec
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.prompts import render_tool_calls
-from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+from tests.kit.tools import tool
+from tests.kit.walks import ids_of
 from tests.turn.test_matcher import BODY, TABS, WEATHER
 
-FIXED = {
-    "type": "function",
-    "function": {
-        "name": "measure_temperature",
-        "parameters": {"type": "object", "properties": {"unit": {"enum": ["celsius"]}}, "required": ["unit"]},
-    },
-}
+UNIT = {"type": "object", "properties": {"unit": {"enum": ["celsius"]}}, "required": ["unit"]}
+FIXED = tool("measure_temperature", UNIT)
 
 
 @pytest.mark.parametrize("engine", ["llguidance", pytest.param("xgrammar", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("choice", ["auto", "required"])
 def test_forced_tokens_are_legal_and_change_nothing(compiler: Compiler, choice: str, engine: str) -> None:
     vocabulary = compiler.vocabulary
-    spec = ToolCallSpec.from_openai(
-        {"tools": [WEATHER, TABS, FIXED], "tool_choice": choice, "parallel_tool_calls": False, "engine": engine}
-    )
+    body = {"tools": [WEATHER, TABS, FIXED], "tool_choice": choice, "parallel_tool_calls": False, "engine": engine}
     call = ToolCall("measure_temperature", 0, '{"unit": "celsius"}')
-    matcher = compiler.compile(spec).matcher()
-    bitmask = allocate_bitmask(1, vocabulary.size)
+    matcher = compiler.compile(ToolCallSpec.from_openai(body)).matcher()
     forced_inside = 0
     for token in [*render_tool_calls([call], vocabulary), vocabulary.format.turn_end]:
         before = matcher.num_tokens, matcher.phase
@@ -38,8 +31,7 @@ def test_forced_tokens_are_legal_and_change_nothing(compiler: Compiler, choice: 
         assert matcher.forced_tokens(2) == forced[:2]
         assert (matcher.num_tokens, matcher.phase) == before
         if forced and matcher.token_set() is None and engine == "llguidance":
-            matcher.fill_bitmask(bitmask)
-            assert allowed_ids(bitmask[0]).tolist() == forced[:1]
+            assert ids_of(matcher) == forced[:1]
         forced_inside += matcher.arguments is not None and bool(forced)
         assert matcher.accept_tokens([token])
     assert matcher.forced_tokens() == []
@@ -61,9 +53,8 @@ def test_a_named_tool_is_forced_from_the_section_to_its_arguments(compiler: Comp
 def test_a_header_in_other_tokens_is_forced_to_its_end(compiler: Compiler) -> None:
     vocabulary = compiler.vocabulary
     markers, names = vocabulary.format, ("measure_temperature", "天气_weather")
-    tools = [{"type": "function", "function": {"name": name}} for name in names]
-    for tool, name in zip(tools, names, strict=True):
-        spec = ToolCallSpec.from_openai({"tools": [tool], "tool_choice": "required"})
+    for name in names:
+        spec = ToolCallSpec.from_openai({"tools": [tool(name)], "tool_choice": "required"})
         matcher = compiler.compile(spec).matcher()
         header = markers.call_id(name, 0).encode()
         for end in range(1, len(header)):

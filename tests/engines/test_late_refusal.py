@@ -13,7 +13,9 @@ from constrained_k2.engines.llguidance.refusal import Refused
 from constrained_k2.formats.kimi_k3 import ARGUMENT, CLOSE, KIMI_K3, OPEN, SEPARATOR
 from constrained_k2.vocabulary.bitmask import BitmaskRows, allocate_bitmask, allowed_ids
 from tests.engines.masked_walks import write as accept
+from tests.kit.grammars import mask_of
 
+BYTES = Vocabulary.of_bytes()
 UNREADABLE = '{"grammars": [{"lark_grammar": "start: MISSING"}]}'
 
 
@@ -32,7 +34,7 @@ UNEQUAL = closed(names={"type": "array", "items": EITHER_KIND, "uniqueItems": Tr
 
 @pytest.fixture
 def vocabulary() -> Vocabulary:
-    return Vocabulary.of_bytes()
+    return BYTES
 
 
 @pytest.fixture
@@ -83,14 +85,12 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
 
 def write(matcher: LLGuidanceMatcher, text: str) -> str:
     """Write bytes, each with a mask; return the rest from the first one that is refused on."""
-    row = allocate_bitmask(1, len(matcher.grammar.token_classes))[0]
     for at, byte in enumerate(text.encode()):
-        matcher.fill(row)
-        is_allowed = byte in allowed_ids(row)
+        is_allowed = byte in mask_of(matcher, BYTES)
         assert matcher.accept(byte) == is_allowed, text[: at + 1]
         if not is_allowed:
             return text[at:]
-    matcher.fill(row)
+    assert mask_of(matcher, BYTES)
     return ""
 
 
@@ -286,13 +286,11 @@ def test_arguments_as_xml(failing: Failing, *, may_relax: bool) -> None:
     failing.steps = {"exact", "narrow"}
     matcher._matcher = unreadable(grammar)
     matcher._consumed = 0
-    row = allocate_bitmask(1, vocabulary.size)[0]
     if not may_relax:
         with pytest.raises(SchemaTooCostly):
             matcher.engine()
         return
     matcher.engine()
-    assert step_of(matcher.grammar) == "any"
-    matcher.fill(row)
+    assert step_of(matcher.grammar) == "any" and mask_of(matcher, vocabulary)
     assert accept(matcher, vocabulary, *end, OPEN, f'{ARGUMENT} key="o" type="string"', SEPARATOR, "x", *end) == ""
     assert matcher.is_complete()

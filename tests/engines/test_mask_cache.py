@@ -17,9 +17,11 @@ from constrained_k2.engines.llguidance.mask_cache import LazyDfa
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance.position import Position
 from constrained_k2.engines.llguidance.position_tracker import PositionTracker
-from constrained_k2.engines.llguidance.xtml_position import XtmlTracker
+from constrained_k2.engines.llguidance.xtml_position import XtmlStates
+from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from tests.kit.budget import tries
+from tests.kit.grammars import mask_of, takes_masked
 from tests.kit.xtml import block, encode, of_bytes, pieces, with_xtml_markers
 
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
@@ -30,17 +32,9 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "forced": {"properties": {"region": {"enum": ["cn", "global"]}}, "required": ["region"]} | CLOSED,
     "nested": {"properties": {"a": {"properties": {"a": STRING}} | CLOSED, "b": {"items": {"type": "object"}}}},
     "choices": {"properties": {"a": {"anyOf": [STRING, {"items": INTEGER, "type": "array"}, {"type": "null"}]}}},
-    "ambiguous branches": {
-        "properties": {
-            "a": {
-                "oneOf": [
-                    {"properties": {"k": {"const": "x"}, "v": INTEGER}, "required": ["k", "v"]} | CLOSED,
-                    {"properties": {"k": {"const": "y"}, "v": STRING}, "required": ["k", "v"]} | CLOSED,
-                ]
-            }
-        },
-    }
-    | CLOSED,
+    "ambiguous branches": {"properties": {"a": {"oneOf": [
+        {"properties": {"k": {"const": value}, "v": kind}, "required": ["k", "v"]} | CLOSED for value, kind in (("x", INTEGER), ("y", STRING))
+    ]}}} | CLOSED,
     "if, then": {"properties": {"a": {"enum": ["x", "y"]}, "b": {}}, "if": {"properties": {"a": {"const": "x"}}},
                  "then": {"required": ["b"]}} | CLOSED,
     "patterns": {"patternProperties": {"^x": INTEGER, "^a": {"properties": {"k": STRING}} | CLOSED}} | CLOSED,
@@ -66,15 +60,14 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "needs": {"properties": {"a": {}, "b": {}}, "dependentRequired": {"a": ["b"]}} | CLOSED,
 }  # fmt: skip
 MORE: dict[str, dict[str, Any]] = {
-    "kinds": {"properties": {"a": {"type": ["string", "null", "integer"]}, "b": {"enum": ["x", "xy", 1, [1]]}}}
-    | CLOSED,
+    "kinds": {"properties": {"a": {"type": ["string", "null", "integer"]}, "b": {"enum": ["x", "xy", 1, [1]]}}} | CLOSED,
     "raw": {"properties": {"a": STRING, "b": {"pattern": "^(?:[ab]|\\n)*$", "type": "string"}}} | CLOSED,
     "other keys": {"properties": {"a": STRING}, "additionalProperties": {"type": ["string", "boolean"]}},
     "constant object": {"enum": [{"a": 1, "b": "x"}]},
     "either": {"anyOf": [{"required": ["a"]}, {"required": ["b"]}], "properties": {"a": STRING, "b": INTEGER}} | CLOSED,
     "escaped": {"properties": {'"&': STRING, "&amp;": INTEGER}} | CLOSED,
     "long": {"properties": {"n" * 100: STRING, "é" * 40: INTEGER}} | CLOSED,
-}
+}  # fmt: skip
 XTML_BYTES = of_bytes()
 WALKS = tries(40, fast=24, everything=40)
 JOINTS = b'{}[]":, \nabkvxy1-\\/un0'
@@ -118,29 +111,22 @@ def walk(matcher: LLGuidanceMatcher, alone: LLGuidanceGrammar, draw: random.Rand
     return known
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
+@pytest.mark.parametrize(
+    ("name", "encoding"),
+    [*((name, "json") for name in SCHEMAS), *(pytest.param(name, "xtml", marks=pytest.mark.slow) for name in SCHEMAS | MORE)],
+)  # fmt: skip
 @pytest.mark.parametrize("bytewise", [True, False])
-def test_masks_are_those_of_a_fresh_matcher(name: str, bytewise: bool, small_vocabulary: Vocabulary) -> None:
+def test_masks_are_those_of_a_fresh_matcher(
+    name: str, encoding: ArgumentEncoding, bytewise: bool, small_vocabulary: Vocabulary
+) -> None:
     vocabulary = Vocabulary.of_bytes() if bytewise else small_vocabulary
-    schema = json.dumps({"type": "object"} | SCHEMAS[name])
-    grammar = LLGuidanceEngine(vocabulary).compile(schema)
-    alone = LLGuidanceEngine(vocabulary, mask_cache_bytes=0).compile(schema)
-    assert grammar.dfa is not None
-    assert alone.dfa is None
-    draw = random.Random(name)
-    known = sum(walk(LLGuidanceMatcher(grammar, ""), alone, draw, vocabulary) for _ in range(WALKS))
-    assert known > 5 * WALKS  # the cache was in use
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SCHEMAS | MORE)
-@pytest.mark.parametrize("bytewise", [True, False])
-def test_masks_of_xtml_are_those_of_a_fresh_matcher(name: str, bytewise: bool, small_vocabulary: Vocabulary) -> None:
-    vocabulary = XTML_BYTES if bytewise else with_xtml_markers(small_vocabulary)
+    if encoding == "xtml":
+        vocabulary = XTML_BYTES if bytewise else with_xtml_markers(small_vocabulary)
     schema = json.dumps({"type": "object"} | (SCHEMAS | MORE)[name])
-    grammar = LLGuidanceEngine(vocabulary).compile(schema, "allow", "xtml")
-    alone = LLGuidanceEngine(vocabulary, mask_cache_bytes=0).compile(schema, "allow", "xtml")
-    assert (grammar.dfa is None) == (name in {"either", "if, then", "needs"})
+    grammar = LLGuidanceEngine(vocabulary).compile(schema, encoding=encoding)
+    alone = LLGuidanceEngine(vocabulary, mask_cache_bytes=0).compile(schema, encoding=encoding)
+    assert (grammar.dfa is None) == (encoding == "xtml" and name in {"either", "if, then", "needs"})
+    assert alone.dfa is None
     draw = random.Random(name)
     known = sum(walk(LLGuidanceMatcher(grammar, ""), alone, draw, vocabulary) for _ in range(WALKS))
     assert known > 5 * WALKS or grammar.dfa is None  # the cache was in use
@@ -149,12 +135,8 @@ def test_masks_of_xtml_are_those_of_a_fresh_matcher(name: str, bytewise: bool, s
 def several_forms(kind: str, key: str) -> dict[str, Any]:
     if kind == "array":
         return {"type": "array", "contains": {"const": key}, "items": {"enum": [key, 1]}}
-    return {
-        "anyOf": [
-            {"type": "object", "properties": {key: INTEGER}} | CLOSED,
-            {"type": "object", "properties": {f"{key}2": STRING}, "required": [f"{key}2"]} | CLOSED,
-        ]
-    }
+    one = {"type": "object", "properties": {key: INTEGER}} | CLOSED
+    return {"anyOf": [one, {"type": "object", "properties": {f"{key}2": STRING}, "required": [f"{key}2"]} | CLOSED]}
 
 
 @pytest.mark.parametrize("kinds", [("object", "object"), ("array", "array"), ("array", "object")])
@@ -163,9 +145,8 @@ def test_members_of_several_forms_in_any_order(kinds: tuple[str, str]) -> None:
     texts = {"object": '{"%s":1}', "array": '["%s"]'}
     properties = {key: several_forms(kind, key) for key, kind in zip("ab", kinds, strict=True)}
     vocabulary = Vocabulary.of_bytes()
-    schema = json.dumps(
-        {"type": "object", "properties": properties, "additionalProperties": several_forms("object", "c")}
-    )
+    others = several_forms("object", "c")
+    schema = json.dumps({"type": "object", "properties": properties, "additionalProperties": others})
     grammar = LLGuidanceEngine(vocabulary).compile(schema)
     alone = LLGuidanceEngine(vocabulary, mask_cache_bytes=0).compile(schema)
     row = allocate_bitmask(1, vocabulary.size)[0]
@@ -228,7 +209,7 @@ def test_texts_with_equal_positions(name: str, one: bytes, other: bytes) -> None
 
 def xtml_position(schema: dict[str, Any], written: list[str]) -> Position:
     dfa = LLGuidanceEngine(XTML_BYTES).compile(json.dumps({"type": "object"} | schema), "allow", "xtml").dfa
-    assert isinstance(dfa, LazyDfa) and isinstance(dfa.tracker, XtmlTracker)
+    assert isinstance(dfa, LazyDfa) and isinstance(dfa.tracker, XtmlStates)
     found = dfa.tracker.start
     for token in encode(XTML_BYTES, written):
         found = dfa.tracker.follow(found, dfa.cache.token(token))
@@ -257,17 +238,13 @@ def test_the_cache_keeps_to_its_budget() -> None:
     vocabulary = Vocabulary.of_bytes()
     budget, most = 200 << 10, 0
     engine = LLGuidanceEngine(vocabulary, mask_cache_bytes=budget)
-    row = allocate_bitmask(1, vocabulary.size)[0]
     for number in range(30):
         properties = {f"{letter}{number}": INTEGER for letter in "abcdefgh"}
         grammar = engine.compile(json.dumps({"type": "object", "properties": properties, **CLOSED}))
         text = json.dumps(dict.fromkeys(properties, number)).encode()
         for _ in range(3):
             matcher = grammar.matcher("")
-            for token in text:
-                matcher.fill(row)
-                assert matcher.accept(token)
-            assert matcher.is_complete()
+            assert takes_masked(matcher, vocabulary, text)
             assert engine.mask_cache.spent <= budget
             most = max(most, engine.mask_cache.spent)
     assert most > budget / 2
@@ -280,13 +257,9 @@ def test_the_cache_keeps_to_its_budget() -> None:
 def test_deep_nesting_is_not_tracked(small_vocabulary: Vocabulary) -> None:
     engine = LLGuidanceEngine(small_vocabulary)
     matcher = engine.compile('{"type":"object"}').matcher("")
-    row = allocate_bitmask(1, small_vocabulary.size)[0]
-    depth = 200
-    ids = small_vocabulary.encode('{"a":' + "[" * depth + "]" * depth + "}")
-    sizes = []
-    for token in ids:
-        matcher.fill(row)
-        assert row[token // 32] >> (token % 32) & 1
+    depth, sizes = 200, []
+    for token in small_vocabulary.encode('{"a":' + "[" * depth + "]" * depth + "}"):
+        assert token in mask_of(matcher, small_vocabulary)
         assert matcher.accept(token)
         assert matcher._state.position is not None
         sizes.append(len(pickle.dumps(matcher._state.position._replace(string=None))))

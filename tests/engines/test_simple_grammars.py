@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
-from constrained_k2.engines.llguidance.grammar_text import Patterns, our_text
+from constrained_k2.engines.llguidance.grammar_text import Patterns, schema_grammar
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 MANY = 200
@@ -40,7 +40,7 @@ def engine(small_vocabulary: Vocabulary) -> LLGuidanceEngine:
 
 def source_of(schema: dict[str, Any], undeclared_keys: Any, engine: LLGuidanceEngine | None = None) -> Any:
     patterns = Patterns() if engine is None else engine._patterns
-    return our_text({"type": "object", **schema}, patterns, undeclared_keys)
+    return schema_grammar({"type": "object", **schema}, patterns, undeclared_keys)
 
 
 @pytest.mark.parametrize("undeclared_keys", ["allow", "forbid"])
@@ -83,10 +83,10 @@ def test_lengths_and_large_grammars_are_not_simple(
 
 def test_a_terminal_that_llguidance_does_not_read_makes_no_simple_grammar() -> None:
     schema = {"properties": {"a": {"type": "string", "pattern": "^a"}}}
-    assert our_text(schema, Patterns(is_read=lambda _: True)).is_simple
-    assert not our_text(schema, Patterns(is_read=lambda _: False)).is_simple
+    assert schema_grammar(schema, Patterns(is_read=lambda _: True)).is_simple
+    assert not schema_grammar(schema, Patterns(is_read=lambda _: False)).is_simple
     without_masks = LLGuidanceEngine(Vocabulary.of_bytes(), mask_cache_bytes=0)
-    assert not our_text(schema, without_masks._patterns).is_simple
+    assert not schema_grammar(schema, without_masks._patterns).is_simple
 
 
 def test_schemas_of_one_grammar_share_their_masks_and_their_lexer(engine: LLGuidanceEngine) -> None:
@@ -97,11 +97,8 @@ def test_schemas_of_one_grammar_share_their_masks_and_their_lexer(engine: LLGuid
         properties = {name: kinds[name] for name in names}
         return engine.compile(json.dumps({"type": "object", "properties": properties, "title": description, **more}))
 
-    one, other, third = (
-        compiled("one", "a", "b"),
-        compiled("another", "b", "a"),
-        compiled("one", "a", "b", required=["a"]),
-    )
+    one, other = compiled("one", "a", "b"), compiled("another", "b", "a")
+    third = compiled("one", "a", "b", required=["a"])
     assert one.text == other.text
     assert one.dfa is other.dfa
     assert third.dfa is not one.dfa and compiled("one", "b").dfa is not compiled("one", "a").dfa

@@ -12,9 +12,9 @@ from constrained_k2.engines.llguidance.direct.rules import direct_model
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.formats.kimi_k3 import CLOSE, KIMI_K3, OPEN, SEPARATOR
-from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from tests.engines.masked_walks import vocabulary_of, walk, write
 from tests.kit.budget import tries
+from tests.kit.grammars import mask_of
 
 PIECES = (
     '","', '", "', '"],"b":["', '"]', '"a"', '"a","a"', ' "a"', ', "a"', ',"a",', '["a","a"', '["a","b', '"b', 'a"', 'b",',
@@ -37,8 +37,6 @@ def engine(pieces: Vocabulary) -> LLGuidanceEngine:
 
 
 STRING: dict[str, Any] = {"type": "string"}
-
-
 ITEMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "strings": (STRING, {}),
     "long strings": (STRING | {"minLength": 2}, {"minItems": 2}),
@@ -60,11 +58,8 @@ ITEMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "letters": (STRING | {"pattern": "^[ab]+$"}, {"minItems": 8}),
     "a prefix": (STRING | {"pattern": "^a"}, {"minItems": 2}),
     "control characters": (STRING | {"pattern": "^[\\x0b\\x1f]{1,2}$"}, {"minItems": 3}),
-    "escapes": (
-        {"anyOf": [STRING | {"pattern": r"^\\?n$"}, {"const": "\n"}, {"const": '\\"'}, STRING | {"pattern": '^"$'}]},
-        {},
-    ),
-}
+    "escapes": ({"anyOf": [STRING | {"pattern": r"^\\?n$"}, {"const": "\n"}, {"const": '\\"'}, STRING | {"pattern": '^"$'}]}, {}),
+}  # fmt: skip
 FINITE: dict[str, dict[str, Any]] = {
     "integers of a range": {"type": "integer", "minimum": -3, "maximum": 70},
     "numbers of a range": {"type": "number", "minimum": 0, "maximum": 1.5},
@@ -168,9 +163,7 @@ def test_arrays_are_found_wherever_they_are(
 ) -> None:
     matcher = matcher_of(engine, {"type": "object"} | schema)
     assert write(matcher, pieces, text) == text
-    row = allocate_bitmask(1, pieces.size)[0]
-    matcher.fill(row)
-    assert row.any()
+    assert mask_of(matcher, pieces)
 
 
 OTHERS: list[dict[str, Any]] = [
@@ -214,34 +207,28 @@ def test_items_in_arguments_as_xml() -> None:
     matcher = engine.compile(json.dumps(schema), encoding="xtml").matcher("")
     assert write(matcher, vocabulary, OPEN, a, SEPARATOR, '["x","y"]', *end, OPEN) == ""
     fork = matcher.fork()
-    assert (
-        write(matcher, vocabulary, b, SEPARATOR, '[{"x":["x"]},{"x":["y","y"]}]', *end) == '[{"x":["x"]},{"x":["y","y"'
-    )
+    refused = write(matcher, vocabulary, b, SEPARATOR, '[{"x":["x"]},{"x":["y","y"]}]', *end)
+    assert refused == '[{"x":["x"]},{"x":["y","y"'
     assert write(fork, vocabulary, c, SEPARATOR, '["x","x"]', *end) == '["x","x"'
 
 
 def test_calls_share_masks_and_not_their_items(engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
-    schema = schema_of(STRING, {})
-    row, number = allocate_bitmask(1, pieces.size)[0], pieces.find(b'"a"')
+    schema, number = schema_of(STRING, {}), pieces.find(b'"a"')
     for _ in range(4):
         matcher = matcher_of(engine, schema)
         for text, is_allowed in ((b'{"a":[', True), (b'"a",', False), (b'"b",', False)):
             assert all(matcher.accept(byte) for byte in text)
-            matcher.fill(row)
-            assert (number in allowed_ids(row)) == is_allowed
+            assert (number in mask_of(matcher, pieces)) == is_allowed
 
 
 @pytest.mark.slow
 def test_of_many_items_none_comes_again(engine: LLGuidanceEngine, pieces: Vocabulary) -> None:
     matcher = matcher_of(engine, schema_of(STRING, {}))
-    row = allocate_bitmask(1, pieces.size)[0]
     text = json.dumps({"a": [f"{number}" for number in range(20_000)]}, separators=(",", ":"))
-    assert write(matcher, pieces, text[:-2] + ',"') == ""
-    matcher.fill(row)
+    assert write(matcher, pieces, text[:-2] + ',"') == "" and mask_of(matcher, pieces)
     for _ in range(20):
         matcher.rollback(1)
-        assert matcher.accept(ord('"'))
-        matcher.fill(row)
+        assert matcher.accept(ord('"')) and mask_of(matcher, pieces)
     assert write(matcher, pieces, '777"') == '777"'
 
 
@@ -249,11 +236,8 @@ def test_a_key_that_is_another_one_in_some_alternative_finds_no_array(
     engine: LLGuidanceEngine, pieces: Vocabulary
 ) -> None:
     """Under ``t`` the second alternative allows equal items: they are not forbidden."""
-    others = {
-        "properties": {"u": STRING},
-        "required": ["u"],
-        "additionalProperties": {"type": "array", "items": STRING},
-    }
+    strings = {"type": "array", "items": STRING}
+    others = {"properties": {"u": STRING}, "required": ["u"], "additionalProperties": strings}
     schema = {"type": "object", "anyOf": [{"properties": {"t": UNIQUE}, "required": ["t"]}, others]}
     grammar = engine.compile(json.dumps(schema))
     assert {use.keyword for use in grammar.coverage.relaxed} == {"uniqueItems"}

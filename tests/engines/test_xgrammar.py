@@ -1,8 +1,10 @@
 """The xgrammar engine: its masks, its state, and the coverage of schemas."""
 
 import json
+from random import Random
 from typing import Any
 
+import jsonschema
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -20,6 +22,9 @@ from constrained_k2.engines.protocol import ArgumentMatcher
 from constrained_k2.engines.xgrammar.engine import XGrammarEngine
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from tests.kit.compilers import byte_compiler
+from tests.kit.grammars import request_of, takes
+from tests.kit.tools import tool
+from tests.kit.turns import call_end, call_start, check_states, section_end
 from tests.kit.walks import walk
 
 WEATHER = {
@@ -68,9 +73,8 @@ def mask(matcher: ArgumentMatcher, vocabulary: Vocabulary) -> npt.NDArray[np.int
 
 def accepts(engine: XGrammarEngine, schema: Any, text: str | bytes) -> bool:
     """The engine over the vocabulary of bytes."""
-    matcher = engine.compile(json.dumps(schema)).matcher("schema")
     raw = text if isinstance(text, bytes) else text.encode()
-    return all(matcher.accept(byte) for byte in raw) and matcher.is_complete()
+    return takes(engine.compile(json.dumps(schema)).matcher("schema"), raw)
 
 
 @pytest.mark.parametrize("which", ["small_compiler", pytest.param("real_compiler", marks=pytest.mark.slow)])
@@ -90,21 +94,11 @@ def test_no_special_token_but_the_end_is_ever_allowed(which: str, request: pytes
     assert allowed_ids(mask(matcher, vocabulary)).tolist() == [vocabulary.format.call_end]
 
 
-def test_rollback_restores_the_mask_bit_for_bit(engine: XGrammarEngine, small_vocabulary: Vocabulary) -> None:
-    matcher = engine.compile(json.dumps(WEATHER)).matcher("schema")
-    ids = small_vocabulary.encode(ARGUMENTS)
-    masks = [mask(matcher, small_vocabulary)]
-    for token in ids:
-        assert matcher.accept(token)
-        masks.append(mask(matcher, small_vocabulary))
-    for back in (1, 2, 7, len(ids)):
-        matcher.rollback(back)
-        assert (mask(matcher, small_vocabulary) == masks[len(ids) - back]).all()
-        for token in ids[len(ids) - back :]:
-            assert matcher.accept(token)
-        assert (mask(matcher, small_vocabulary) == masks[-1]).all()
-    matcher.rollback(0)
-    assert matcher.is_complete()
+def test_states_are_those_of_a_fresh_matcher(compiler: Compiler) -> None:
+    """After rollbacks, in forks and in batches, before each token of the arguments."""
+    vocabulary, compiled = compiler.vocabulary, request_of(compiler, WEATHER | {"additionalProperties": True})
+    ids = [*call_start(vocabulary), *vocabulary.encode(ARGUMENTS), *call_end(vocabulary), *section_end(vocabulary)]
+    check_states(compiled.matcher, ids, Random(0))
 
 
 def test_a_refused_token_changes_nothing(engine: XGrammarEngine, small_vocabulary: Vocabulary) -> None:
@@ -118,21 +112,6 @@ def test_a_refused_token_changes_nothing(engine: XGrammarEngine, small_vocabular
     assert (mask(matcher, small_vocabulary) == before).all()
     matcher.rollback(1)
     assert matcher.accept(brace)
-
-
-def test_forks_do_not_disturb_each_other(engine: XGrammarEngine, small_vocabulary: Vocabulary) -> None:
-    first = engine.compile(json.dumps(WEATHER)).matcher("schema")
-    ids = small_vocabulary.encode(ARGUMENTS)
-    for token in ids[:5]:
-        assert first.accept(token)
-    second = first.fork()
-    before = mask(first, small_vocabulary)
-    for token in ids[5:]:
-        assert second.accept(token)
-    assert second.is_complete() and not first.is_complete()
-    assert (mask(first, small_vocabulary) == before).all()
-    first.rollback(5)
-    assert second.is_complete()
 
 
 @pytest.mark.slow
@@ -218,37 +197,26 @@ def test_what_is_reported_as_enforced_is_enforced(schema: Any) -> None:
     assert coverage.is_sound and coverage.enforced
 
 
-def test_a_strict_tool_is_refused_if_a_keyword_is_relaxed(compiler: Compiler) -> None:
-    tool = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"multipleOf": 3}}}}
-    loose = ToolCallSpec.from_openai({"tools": [{"type": "function", "function": tool}]})
-    assert [use.keyword for use in compiler.compile(loose).coverage("f").relaxed] == ["multipleOf"]
-    strict = ToolCallSpec.from_openai({"tools": [{"type": "function", "function": tool | {"strict": True}}]})
-    with pytest.raises(UnsupportedSchema, match="multipleOf is not enforced") as refused:
-        compiler.compile(strict)
-    assert (refused.value.keyword, refused.value.engine) == ("multipleOf", "xgrammar")
-
-
 @pytest.mark.parametrize(
-    ("schema", "keyword", "status"),
+    ("schema", "keyword", "status", "said"),
     [
-        ({"$ref": "https://x.y/z"}, "$ref", "relaxed"),
-        ({"type": "text"}, "type", "read_as"),
-        ({"type": "quantity"}, "type", "relaxed"),
-        ({"minLength": "1"}, "minLength", "relaxed"),
+        ({"multipleOf": 3}, "multipleOf", "relaxed", "multipleOf is not enforced"),
+        ({"$ref": "https://x.y/z"}, "$ref", "relaxed", "is strict"),
+        ({"type": "text"}, "type", "read_as", "is strict"),
+        ({"type": "quantity"}, "type", "relaxed", "is strict"),
+        ({"minLength": "1"}, "minLength", "relaxed", "is strict"),
     ],
 )
-def test_wrong_keywords_are_named_and_refused_if_strict(
-    compiler: Compiler, schema: Any, keyword: str, status: str
+def test_what_is_not_enforced_is_named_and_refused_if_strict(
+    compiler: Compiler, schema: Any, keyword: str, status: str, said: str
 ) -> None:
-    tool = {"name": "f", "parameters": {"type": "object", "properties": {"a": schema}}}
-    loose = ToolCallSpec.from_openai({"tools": [{"type": "function", "function": tool}]})
-    uses = getattr(compiler.compile(loose).coverage("f"), status)
-    assert f"#/properties/a/{keyword}" in [use.pointer for use in uses]
-    strict = ToolCallSpec.from_openai({"tools": [{"type": "function", "function": tool | {"strict": True}}]})
-    with pytest.raises(UnsupportedSchema, match="is strict") as refused:
-        compiler.compile(strict)
-    assert refused.value.location.endswith(f"#/properties/a/{keyword}") and refused.value.keyword == keyword
-    assert refused.value.remedy
+    parameters = {"type": "object", "properties": {"a": schema}}
+    uses = getattr(request_of(compiler, parameters).coverage("f"), status)
+    assert [use.pointer for use in uses] == [f"#/properties/a/{keyword}"]
+    with pytest.raises(UnsupportedSchema, match=said) as refused:
+        request_of(compiler, parameters, strict=True)
+    assert refused.value.location.endswith(f"#/properties/a/{keyword}") and refused.value.remedy
+    assert (refused.value.keyword, refused.value.engine) == (keyword, "xgrammar")
 
 
 def test_a_schema_without_instances_is_refused_with_its_location(compiler: Compiler) -> None:
@@ -260,9 +228,7 @@ def test_a_schema_without_instances_is_refused_with_its_location(compiler: Compi
 
 @pytest.mark.parametrize("choice", ["required", "auto"])
 def test_a_random_model_calls_through_xgrammar(compiler: Compiler, choice: str) -> None:
-    import jsonschema
-
-    tools = [{"type": "function", "function": {"name": name, "parameters": WEATHER}} for name in ("a", "b")]
+    tools = [tool(name, WEATHER) for name in ("a", "b")]
     spec = ToolCallSpec.from_openai({"tools": tools, "tool_choice": choice, "first_index": 3})
     calls = 0
     for seed in range(4):
@@ -278,10 +244,9 @@ def test_a_random_model_calls_through_xgrammar(compiler: Compiler, choice: str) 
 
 @pytest.mark.slow
 def test_each_request_chooses_its_engine(small_compiler: Compiler) -> None:
-    parameters = {"type": "object", "properties": {"a": {"multipleOf": 2}}}
-    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    tools = [tool("f", {"type": "object", "properties": {"a": {"multipleOf": 2}}})]
     for name in ("llguidance", "xgrammar"):
-        coverage = small_compiler.compile(ToolCallSpec.from_openai({"tools": [tool], "engine": name})).coverage("f")
+        coverage = small_compiler.compile(ToolCallSpec.from_openai({"tools": tools, "engine": name})).coverage("f")
         assert (coverage.engine, coverage.is_sound) == (name, name == "llguidance")
     with pytest.raises(InvalidRequest, match="engine"):
-        ToolCallSpec.from_openai({"tools": [tool], "engine": "outlines"})
+        ToolCallSpec.from_openai({"tools": tools, "engine": "outlines"})

@@ -14,8 +14,9 @@ from constrained_k2.engines.xgrammar.engine import XGrammarEngine
 from tests.kit.budget import tries
 from tests.kit.compilers import byte_compiler
 from tests.kit.format_oracles import FORMAT_CHECKER
+from tests.kit.grammars import accepts, compile_schema, walk
 from tests.schema.test_differential import SCHEMAS, VALUES
-from tests.schema.test_suite import DRAFTS, accepts, compile_schema, groups, walk
+from tests.schema.test_suite import DRAFTS, groups
 
 
 @cache

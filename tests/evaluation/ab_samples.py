@@ -4,18 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-WEATHER: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "unit": {"enum": ["c", "f"]}},
-            "required": ["city"],
-            "additionalProperties": False,
-        },
-    },
-}
+from tests.kit.tools import tool
+
+PROPERTIES = {"city": {"type": "string"}, "days": {"type": "integer"}, "unit": {"enum": ["c", "f"]}}
+SCHEMA = {"type": "object", "properties": PROPERTIES, "required": ["city"], "additionalProperties": False}
+WEATHER = tool("get_weather", SCHEMA)
 
 
 def body(text: str = "Weather in Oslo?", **fields: Any) -> dict[str, Any]:

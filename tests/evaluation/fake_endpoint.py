@@ -87,10 +87,12 @@ class FakeEndpoint:
         self.asked.append((body["model"], body["seed"]))
         self.bodies = [*self.bodies[-9:], body]
         await asyncio.sleep(self.delay)
-        return await self._chat(body, body.get("fake") or {}, writer)
+        fake = body.get("fake") or {}
+        if (body.get("vllm_xargs") or {}).get("constrained_k2") == "off":
+            fake = fake.get("off", fake)
+        return await self._chat(body, fake, writer)
 
     async def _chat(self, body: Any, fake: Any, writer: asyncio.StreamWriter) -> bool:
-        fake = _asked_for(fake, body.get("vllm_xargs") or {})
         fault = fake.get("fault", "")
         if fault and "fails" in fake and self.asked.count((body["model"], body["seed"])) > fake["fails"]:
             fault = ""
@@ -99,9 +101,8 @@ class FakeEndpoint:
         if fault == "drop":
             return False
         if fault.isdigit():
-            return await _send(
-                writer, int(fault), json.dumps({"error": {"message": "<b>no</b>"}}), headers=fake.get("headers", "")
-            )
+            refusal = json.dumps({"error": {"message": "<b>no</b>"}})
+            return await _send(writer, int(fault), refusal, headers=fake.get("headers", ""))
         if fault in TEXTS:
             return await _send(writer, *TEXTS[fault])
         if fault == "gzip":
@@ -159,9 +160,8 @@ class FakeEndpoint:
             yield f"data: {json.dumps({'choices': [], 'prompt_token_ids': list(map(ord, 'the <|im_user|> prompt'))})}"
         yield event({"content": fake.get("content", "")}, fake.get("raw", "w"))
         for index, (call_id, name, arguments) in enumerate(calls):
-            yield event(
-                {"tool_calls": [{"index": index, "id": call_id, "function": {"name": name, "arguments": ""}}]}, "c"
-            )
+            part: Any = {"index": index, "id": call_id, "function": {"name": name, "arguments": ""}}
+            yield event({"tool_calls": [part]}, "c")
             for start in range(0, len(arguments), 8):
                 part = {"index": index, "function": {"arguments": arguments[start : start + 8]}}
                 yield event({"tool_calls": [part]}, "a")
@@ -186,12 +186,6 @@ TEXTS = {
     "bare 500": (500, "Internal Server Error", "text/plain"),
 }
 """Status, text and type of whole answers that are no JSON."""
-
-
-def _asked_for(fake: Any, xargs: Any) -> Any:
-    if xargs.get("constrained_k2") == "off":
-        fake = fake.get("off", fake)
-    return fake
 
 
 async def _flood(writer: asyncio.StreamWriter) -> None:

@@ -52,11 +52,10 @@ class FakeModel:
         return f"<|tool_calls_section_begin|>{''.join(calls)}<|tool_calls_section_end|><|im_end|>"
 
     def call(self, choice: Any, first: int, number: int) -> str:
-        listed = (
-            self.has("names another")
-            if isinstance(choice, dict) and choice["function"]["name"] == "book_table"
-            else (not self.has("names another") if isinstance(choice, dict) else number > 0)
-        )
+        if isinstance(choice, dict):
+            listed = self.has("names another") == (choice["function"]["name"] == "book_table")
+        else:
+            listed = number > 0
         name, arguments = ("list_tables", "{}") if listed else ("book_table", fake_server.GOOD)
         if isinstance(choice, dict) and choice["function"]["name"] not in {"list_tables", "book_table"}:
             name = choice["function"]["name"]
@@ -106,17 +105,14 @@ class FakeModel:
 
     def whole(self) -> Any:
         finish, reasoning, content, calls = self.parsed()
-        choice = {
-            "finish_reason": finish,
-            "message": {
-                "content": 7 if self.has("wrong types") else content,
-                "reasoning": reasoning or None,
-                "tool_calls": [
-                    {"id": i, "type": "function", "function": {"name": n, "arguments": a}} for i, n, a in calls
-                ],
-            },
-            "token_ids": None if self.has("no ids") else self.ids,
+        made = [{"id": i, "type": "function", "function": {"name": n, "arguments": a}} for i, n, a in calls]
+        message = {
+            "content": 7 if self.has("wrong types") else content,
+            "reasoning": reasoning or None,
+            "tool_calls": made,
         }
+        ids = None if self.has("no ids") else self.ids
+        choice = {"finish_reason": finish, "message": message, "token_ids": ids}
         count = self.body.get("n", 1)
         return {
             "choices": [] if self.has("no choices") else [choice] * count,
@@ -134,12 +130,9 @@ class FakeModel:
             finish = "stop"
         deltas: list[Any] = [{"reasoning": reasoning}, {"content": content}]
         for number, (call_id, name, arguments) in enumerate(calls):
-            deltas.append(
-                {"tool_calls": [{"index": number, "id": call_id, "function": {"name": name, "arguments": ""}}]}
-            )
-            for start in range(0, len(arguments), 7):
-                piece = {"index": number, "function": {"arguments": arguments[start : start + 7]}}
-                deltas.append({"tool_calls": [piece]})
+            pieces: list[Any] = [{"id": call_id, "function": {"name": name, "arguments": ""}}]
+            pieces += [{"function": {"arguments": arguments[at : at + 7]}} for at in range(0, len(arguments), 7)]
+            deltas += [{"tool_calls": [{"index": number} | piece]} for piece in pieces]
         choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
         choices.append({"index": 0, "delta": {}, "finish_reason": finish})
         if not self.has("no ids"):

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -20,6 +21,8 @@ SPECIAL = {text: 163_584 + number for number, text in enumerate(SPECIAL_TEXTS)}
 NAMES = {number: text for text, number in SPECIAL.items()}
 _CUT = re.compile("|".join(map(re.escape, SPECIAL_TEXTS)))
 GOOD = '{"restaurant": "Chez 李雷",  "guests": 2, "when": {"day": "2031-03-01", "hour": 19}}'
+
+WORDS = ("choices", "message", "delta", "tool_calls", "function", "token_ids", "prompt_token_ids", "tokens", "prompt")
 
 
 class Refusal(Exception):
@@ -93,60 +96,40 @@ class Fake:
 
     def answer(self, request: BaseHTTPRequestHandler, endpoints: dict[str, Callable[[Any], Any]]) -> None:
         body = request.rfile.read(int(request.headers.get("content-length") or 0))
-        status, kind = 200, "application/json"
+        status, is_chat = 200, request.path == "/v1/chat/completions"
         try:
             self.check_address(request, endpoints)
             said = endpoints[request.path](json.loads(body or b"null"))
-            is_chat = request.path == "/v1/chat/completions"
             if (self.has("garbage") and request.command == "POST") or (self.has("garbage chats") and is_chat):
                 said = self.garbage()
             data = said if isinstance(said, bytes) else json.dumps(said).encode()
         except Refusal as refusal:
             status, data = refusal.args[0], json.dumps({"error": {"message": refusal.args[1]}}).encode()
-        headers = {"content-type": kind, "content-length": str(len(data))}
-        if request.path == "/v1/chat/completions":
-            if self.has("server error"):
-                status = 500
-            if self.has("not json"):
-                data = b"<html>\x1b[2J"
-                headers["content-length"] = str(len(data))
-            if self.has("endless"):
-                headers.pop("content-length")
-            if self.has("compressed"):
-                headers["content-encoding"] = "gzip"
-            if self.has("slow"):
-                time.sleep(5)
-        request.send_response(status)
-        for name, value in headers.items():
-            request.send_header(name, value)
+        if is_chat and self.has("not json"):
+            data = b"<html>\x1b[2J"
+        if is_chat and self.has("slow"):
+            time.sleep(5)
+        request.send_response(500 if is_chat and self.has("server error") else status)
+        request.send_header("content-type", "application/json")
+        if not (is_chat and self.has("endless")):
+            request.send_header("content-length", str(len(data)))
+        if is_chat and self.has("compressed"):
+            request.send_header("content-encoding", "gzip")
         request.end_headers()
-        try:
+        with suppress(OSError):  # the client has seen enough
             request.wfile.write(data)
-            while self.has("endless") and request.path == "/v1/chat/completions":
+            while is_chat and self.has("endless"):
                 request.wfile.write(b" " * 65_536)
-        except OSError:
-            pass  # the client has seen enough
 
     def garbage(self) -> Any:
         """Any JSON, out of the words that answers are made of."""
-        words = (
-            "choices",
-            "message",
-            "delta",
-            "tool_calls",
-            "function",
-            "token_ids",
-            "prompt_token_ids",
-            "tokens",
-            "prompt",
-        )
 
         def value(depth: int) -> Any:
             kind = self.chance.randrange(9 if depth < 6 else 5)
             if kind >= 7:
                 return [value(depth + 1) for _ in range(self.chance.randrange(3))]
             if kind >= 5:
-                return {word: value(depth + 1) for word in words if self.chance.random() < 0.6}
+                return {word: value(depth + 1) for word in WORDS if self.chance.random() < 0.6}
             return (None, True, self.chance.randrange(-9, 170_000), 1e999, "\ud800 <|im_end|>")[kind]
 
         return value(0)

@@ -27,7 +27,7 @@ from constrained_k2.explain.view import WantedToken
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.testing import write_tokenizer
 from tests.evaluation.ab_samples import body, write_lines
-from tests.evaluation.fake_endpoint import FakeEndpoint
+from tests.evaluation.fake_endpoint import GOOD_CALL, FakeEndpoint
 from tests.evaluation.test_ab_run import QUICK
 from tests.explain.turns import ids_of
 
@@ -35,7 +35,7 @@ EVIL = "</td><script>alert(1)</script>\x1b[31m\u202e | [x](y) {{ 7 }}"
 
 
 def call(**arguments: Any) -> tuple[tuple[str, str, str], ...]:
-    return (("functions.get_weather:0", "get_weather", json.dumps(arguments)),)
+    return ((*GOOD_CALL[:2], json.dumps(arguments)),)
 
 
 def unit(forbidden: float = 0.75, wanted: str = '"deg', **fields: Any) -> WantedToken:
@@ -72,10 +72,8 @@ def test_the_constrained_arm_is_asked_again(tmp_path: Path) -> None:
         assert ask(directory, arm, 2) == ["Asking ours again at temperature 0, 2 requests …"]
         sent = sorted((each["vllm_xargs"].get("constrained_k2", "on"), each["temperature"]) for each in endpoint.bodies)
         assert sent == [("off", 0), ("off", 0), ("on", 0), ("on", 0)]
-        assert all(
-            each["vllm_xargs"]["x"] == "y" and each["return_token_ids"] and "stream" not in each
-            for each in endpoint.bodies
-        )
+        for each in endpoint.bodies:
+            assert each["vllm_xargs"]["x"] == "y" and each["return_token_ids"] and "stream" not in each
         assert len(missing_changes(directory, arm, 4)) == 2
         assert ask(directory, arm) == ["Asking ours again at temperature 0, 2 requests …"]
         assert ask(directory, arm) == []
@@ -83,9 +81,8 @@ def test_the_constrained_arm_is_asked_again(tmp_path: Path) -> None:
     assert len(changes) == len({change.key for change in changes}) == 4
     change = changes[0]
     assert change.is_whole and not change.error and change.examined == len(TURN)
-    assert change.overrides == (
-        WantedToken(UNIT, "arguments", "get_weather", "/unit", ("enum",), "k", "c", 0.9, 0.9),
-    )  # fmt: skip
+    wanted = WantedToken(UNIT, "arguments", "get_weather", "/unit", ("enum",), "k", "c", 0.9, 0.9)
+    assert change.overrides == (wanted,)
     assert change.constrained.calls == call(city="Oslo", unit="c")
     assert change.unconstrained.calls == call(city="Oslo", unit="x")
     assert change.constrained_logprobs == pytest.approx([-(each % 10) * math.log(2) for each in TURN], abs=1e-4)
@@ -135,11 +132,11 @@ def saved(path: Path, changes: list[Change], count: int = 4) -> Results:
 
 
 def change(overrides: tuple[WantedToken, ...], *, right: bool, was_right: bool, **fields: Any) -> Change:
-    def answer(is_right: bool, wrong: str) -> Record:
-        calls = call(city="Oslo", unit="c" if is_right else wrong)
-        return Record("", 0, SUCCESS, finish_reason="tool_calls", calls=calls)
+    def answer(unit: str) -> Record:
+        return Record("", 0, SUCCESS, finish_reason="tool_calls", calls=call(city="Oslo", unit=unit))
 
-    return Change("ours", "", answer(right, "f"), answer(was_right, "degrees"), overrides, 20, **fields)
+    answers = answer("c" if right else "f"), answer("c" if was_right else "degrees")
+    return Change("ours", "", *answers, overrides, 20, **fields)
 
 
 BITS = {"constrained_logprobs": (-math.log(2) * 3, 0.0), "unconstrained_logprobs": (-math.log(2), 0.0, 0.0, 0.0)}
@@ -170,7 +167,7 @@ def test_the_effects_of_known_changes(tmp_path: Path) -> None:
     assert (free.answers, overridden.answers, right.answers, wrong.answers) == (1, 3, 1, 2)
     assert whole.written == pytest.approx(2**-1.5) and whole.unconstrained == pytest.approx(2**-0.25)
     assert whole.cost == pytest.approx(2)
-    assert [each.pointer for each in found.telling()] == ["/unit", "/days/*"]
+    assert [each.pointer for each in found.most_informative()] == ["/unit", "/days/*"]
     assert json.loads(json.dumps(results.to_json(), allow_nan=False))["changes"][0]["separation"] == 3.5 / 4
 
 
@@ -205,10 +202,8 @@ def test_the_reports_have_the_section(tmp_path: Path) -> None:
 def test_each_constrained_arm_has_its_section(tmp_path: Path) -> None:
     results = saved(tmp_path, [*CHANGES[:2], *(replace(each, arm="other") for each in CHANGES[2:])])
     html = to_html(results)
-    for arm in ("ours", "other"):
-        assert (
-            f"<h2>What the constraint changed: {arm}</h2>" in html and f"<h2>Forbidden probability: {arm}</h2>" in html
-        )
+    for title in ("What the constraint changed", "Forbidden probability"):
+        assert f"<h2>{title}: ours</h2>" in html and f"<h2>{title}: other</h2>" in html
     assert html.count('class="plot"') == 5
 
 
@@ -241,7 +236,7 @@ def test_the_command_asks_again(tmp_path: Path, capsys: pytest.CaptureFixture[st
     samples = write_lines(tmp_path / "s.jsonl", [body(f"#{number}", fake=fake) for number in range(3)])
     with FakeEndpoint("vllm") as endpoint:
         command = ["ab", endpoint.url, "--samples", str(samples), "--output", str(tmp_path / "run")]
-        assert main([*command]) == 0
+        assert main(command) == 0
         said = capsys.readouterr()
         assert "What the constraint changed, " not in said.out and "it needs --tokenizer" in said.err
         command += ["--tokenizer", str(tmp_path)]

@@ -1,4 +1,4 @@
-"""``constrained-k2 ab`` as a person uses it: exit codes, resuming, and bad use."""
+"""``constrained-k2 ab`` as a person uses it: arms, exit codes, resuming, and bad use."""
 
 import json
 import sqlite3
@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 
 from constrained_k2.cli import main
+from constrained_k2.errors import InvalidRequest
+from constrained_k2.evaluation.ab.arms import parse_arm
 from constrained_k2.evaluation.ab.directory import RunDirectory
+from constrained_k2.evaluation.ab.runner import AttemptLimits, Endpoint
 from tests.evaluation.ab_samples import body, write_lines
 from tests.evaluation.fake_endpoint import FakeEndpoint
+
+NOBODY = "http://127.0.0.1:9"
 
 
 @pytest.mark.slow
@@ -34,18 +39,8 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "holds no run" in capsys.readouterr().err
     bad = write_lines(tmp_path / "bad.jsonl", [body(fake={"calls": [["x", "nope", "{}"]]})])
     with FakeEndpoint() as endpoint:
-        command = [
-            "ab",
-            endpoint.url,
-            "--samples",
-            str(bad),
-            "--output",
-            str(tmp_path / "bad"),
-            "--json",
-            "--seed",
-            "-1",
-        ]
-        assert main(command) == 1
+        command = ["ab", endpoint.url, "--samples", str(bad), "--output", str(tmp_path / "bad"), "--json"]
+        assert main([*command, "--seed", "-1"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -54,14 +49,14 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (["--samples", "x.jsonl"], "no server is named"),
         (["--model", "kimi-k2"], "no server is named"),
         (["--official", "x.jsonl"], "no server is named"),
-        (["http://127.0.0.1:9", "--official", "x.jsonl"], "no samples are named"),
-        (["http://127.0.0.1:9", "--arm", "nope"], "unknown preset"),
-        (["http://127.0.0.1:9", "--arm", "constrained", "--arm", "constrained"], "given twice"),
-        (["http://127.0.0.1:9", "--samples", "/nonexistent"], "cannot be read"),
-        (["http://127.0.0.1:9", "--count", "1"], "models cannot be listed"),
+        ([NOBODY, "--official", "x.jsonl"], "no samples are named"),
+        ([NOBODY, "--arm", "nope"], "unknown preset"),
+        ([NOBODY, "--arm", "constrained", "--arm", "constrained"], "given twice"),
+        ([NOBODY, "--samples", "/nonexistent"], "cannot be read"),
+        ([NOBODY, "--count", "1"], "models cannot be listed"),
         (["--score-only", "/nonexistent"], "holds no run"),
         (["ftp://x"], "malformed address"),
-        (["http://127.0.0.1:9", "--timeout", "nan"], "more than 0 and finite"),
+        ([NOBODY, "--timeout", "nan"], "more than 0 and finite"),
     ],
 )
 def test_bad_use(arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,5 +82,32 @@ def test_a_full_disk_ends_the_run_and_not_the_records(
 
 def test_samples_that_are_none_are_bad_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     samples = write_lines(tmp_path / "s.jsonl", ["{", "[]"])
-    assert main(["ab", "http://127.0.0.1:9", "--samples", str(samples), "--output", str(tmp_path / "run")]) == 2
+    assert main(["ab", NOBODY, "--samples", str(samples), "--output", str(tmp_path / "run")]) == 2
     assert "no samples, 2 malformed lines, such as line 1: not JSON" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nope", "unknown preset"), ("plain", "unknown preset"), ("a={", "not JSON"), ("a={}", "malformed address"),
+        ("a=localhost:8000", "malformed address"), ('a={"url": 7}', "got `int` - at `\\$.url`"), ("../a=http://x", "malformed name"),
+        ('a={"url": "http://x", "body": []}', "Expected `object`"), ('a={"url": "http://x", "key": "k"}', "unknown fields"),
+        ('a={"url": "http://x", "preset": "best"}', "unknown preset"),
+    ],
+)  # fmt: skip
+def test_arms_that_are_none(text: str, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        parse_arm(text)
+
+
+def test_arms(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse_arm("xgrammar", "http://x/v1").url == "http://x"
+    assert parse_arm("constrained=http://y").is_constrained
+    assert not parse_arm("stock=http://y").is_constrained
+    arm = parse_arm('m={"url": "http://m", "model": "k", "api_key_env": "M_KEY", "body": {"top_p": 1}}')
+    assert arm.added == {"top_p": 1}
+    with pytest.raises(InvalidRequest, match="the environment variable 'M_KEY' is not set"):
+        Endpoint(arm, AttemptLimits())
+    monkeypatch.setenv("M_KEY", "secret")
+    Endpoint(arm, AttemptLimits())
+    assert "secret" not in json.dumps(arm.identity)

@@ -1,3 +1,5 @@
+"""The judge of one answer: its problem, its counts, and success as the vendor verifier counts it."""
+
 import json
 from typing import Any
 
@@ -11,6 +13,7 @@ from constrained_k2.formats.kimi_k3 import KIMI_K3
 from scripts.bundled_samples.ordinary import ordinary_samples
 from tests.evaluation.ab_samples import WEATHER, body
 from tests.evaluation.fake_endpoint import GOOD_CALL
+from tests.kit.tools import tool
 
 
 def call(arguments: Any, name: str = "get_weather", index: int = 0, call_id: str | None = None) -> tuple[str, str, str]:
@@ -22,7 +25,18 @@ def judged(*calls: tuple[str, str, str], finish: str = "tool_calls", **fields: A
     return judge(read_sample(body(**fields), 1), Record("k", 0, "success", finish_reason=finish, calls=calls))
 
 
+def city(schema: Any) -> dict[str, Any]:
+    """The field of a request whose only tool, ``f``, takes a city of this schema."""
+    return {"tools": [tool("f", {"type": "object", "properties": {"city": schema}})]}
+
+
 OSLO = {"city": "Oslo"}
+ASKED = [{"name": "get_weather", "arguments": OSLO}]
+EARLIER = [
+    {"role": "assistant", "content": "", "tool_calls": [
+        {"id": GOOD_CALL[0], "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}]},
+    {"role": "user", "content": "And now?"},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -47,6 +61,13 @@ OSLO = {"city": "Oslo"}
         ([], {"tool_choice": "required"}, "missing_call"),
         ([], {}, ""),
         ([call(OSLO)], {"expected": {"calls": []}}, "unexpected_call"),
+        ([call(OSLO, index=1)], {"messages": EARLIER}, ""),
+        ([call(OSLO, index=0)], {"messages": EARLIER}, "wrong_id"),
+        # Schemas are judged as they are read.
+        ([call({"city": None}, name="f")], city({"type": "string", "nullable": True}), ""),
+        ([call(OSLO, name="f")], city({"type": "STRING", "nullable": True}), ""),
+        ([call({"city": 7}, name="f")], city({"type": "string", "nullable": True}), "invalid_arguments"),
+        ([call({"city": None}, name="f")], city({"type": "string"}), "invalid_arguments"),
     ],
 )
 def test_what_is_wrong_with_an_answer(calls: Any, fields: Any, kind: str) -> None:
@@ -97,23 +118,9 @@ def test_a_call_that_has_ended_is_not_truncated(limit: int | None, tokens: int |
     one = call('{"city": "Os')
     record = Record("k", 0, "success", finish_reason="length", calls=(one,), completion_tokens=tokens, max_tokens=limit)
     found = judge(read_sample(body(), 1), record)
-    assert (found.kind == "truncated", found.counts.calls, found.counts.finish_tool_calls) == (
-        is_cut,
-        1 - is_cut,
-        1 - is_cut,
-    )
+    assert (found.kind == "truncated", found.counts.calls) == (is_cut, 1 - is_cut)
+    assert found.counts.finish_tool_calls == 1 - is_cut
     assert found.counts.successful_tool_call == found.counts.valid == 0
-
-
-def test_ids_count_on_from_the_history() -> None:
-    before = {
-        "id": "functions.get_weather:0",
-        "type": "function",
-        "function": {"name": "get_weather", "arguments": "{}"},
-    }
-    messages = [{"role": "assistant", "content": "", "tool_calls": [before]}, {"role": "user", "content": "And now?"}]
-    assert judged(call(OSLO, index=1), messages=messages).kind == ""
-    assert judged(call(OSLO, index=0), messages=messages).kind == "wrong_id"
 
 
 EXPECTED = {
@@ -164,70 +171,49 @@ def test_right_values(value: Any, accepted: Any, lenient: bool, same: bool) -> N
 
 
 def test_awkward_names_and_empty_parameters_are_counted() -> None:
-    tools = [
-        {"type": "function", "function": {"name": "a-b.c", "parameters": {}}},
-        {"type": "function", "function": {"name": "plain"}},
-    ]
+    tools = [tool("a-b.c", {}), {"type": "function", "function": {"name": "plain"}}]
     calls = (call({}, name="a-b.c"), call({"x": 1}, name="plain", index=1), call([], name="plain", index=2))
     found = judged(*calls, tools=tools).counts
     assert (found.awkward_calls, found.awkward_right, found.empty_calls, found.empty_valid) == (1, 1, 3, 2)
     assert (found.calls, found.declared, found.decoded, found.valid) == (3, 3, 2, 2)
 
 
-def test_valid_calls_that_were_not_asked_for_are_counted() -> None:
+OTHER = ("functions.other:1", "other", "{}")
+
+
+@pytest.mark.parametrize(
+    ("expected", "calls", "counts"),
+    [
+        (ASKED, [GOOD_CALL], (1, 0)),
+        (ASKED, [GOOD_CALL, OTHER], (2, 1)),
+        ([], [GOOD_CALL], (1, 1)),
+        (ASKED, [("functions.nope:0", "nope", "{}"), ("functions.other:1", "other", "[")], (0, 0)),
+        (None, [GOOD_CALL], (0, 0)),
+    ],
+)
+def test_valid_calls_that_were_not_asked_for_are_counted(expected: Any, calls: Any, counts: Any) -> None:
     """An agent runs valid calls of declared functions. Without an expectation none is counted."""
-    right, other = GOOD_CALL, ("functions.other:1", "other", "{}")
-    tools = [*body()["tools"], {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}]
-
-    def counted(expected: Any, *calls: tuple[str, str, str]) -> tuple[int, int]:
-        given = body(tools=tools, expected={"calls": expected}) if expected is not None else body(tools=tools)
-        answer = ChatAnswer("tool_calls", calls=calls)
-        counts = judge(read_sample(given, 1), Record.of(answer)).counts
-        return counts.executable, counts.unasked
-
-    asked = [{"name": "get_weather", "arguments": {"city": "Oslo"}}]
-    assert counted(asked, right) == (1, 0)
-    assert counted(asked, right, other) == (2, 1)
-    assert counted([], right) == (1, 1)
-    assert counted(asked, ("functions.nope:0", "nope", "{}"), ("functions.other:1", "other", "[")) == (0, 0)
-    assert counted(None, right) == (0, 0)
+    fields: dict[str, Any] = {} if expected is None else {"expected": {"calls": expected}}
+    found = judged(*calls, tools=[WEATHER, tool("other")], **fields).counts
+    assert (found.executable, found.unasked) == counts
 
 
-def test_a_declined_call_was_due_if_none_is_missing() -> None:
-    def counted(expected: Any, *calls: tuple[str, str, str], declined: bool = True) -> tuple[int, int]:
-        answer = ChatAnswer("stop", calls=calls, declined=declined)
-        counts = judge(read_sample(body(expected={"calls": expected}), 1), Record.of(answer)).counts
-        return counts.declined_calls, counts.declined_due
-
-    asked = [{"name": "get_weather", "arguments": {"city": "Oslo"}}]
-    assert counted([]) == (1, 1)
-    assert counted(asked) == (1, 0)
-    assert counted(asked, GOOD_CALL) == (1, 1)
-    assert counted(asked, declined=False) == (0, 0)
+@pytest.mark.parametrize(
+    ("expected", "calls", "declined", "counts"),
+    [([], [], True, (1, 1)), (ASKED, [], True, (1, 0)), (ASKED, [GOOD_CALL], True, (1, 1)), (ASKED, [], False, (0, 0))],
+)
+def test_a_declined_call_was_due_if_none_is_missing(expected: Any, calls: Any, counts: Any, *, declined: bool) -> None:
+    answer = ChatAnswer("stop", calls=tuple(calls), declined=declined)
+    found = judge(read_sample(body(expected={"calls": expected}), 1), Record.of(answer)).counts
+    assert (found.declined_calls, found.declined_due) == counts
 
 
 @pytest.mark.parametrize(
     "schema", [{"type": 7}, {"$ref": "https://example.com/s.json"}, {"properties": {"city": {"$ref": "#/no"}}}]
 )
 def test_a_schema_that_cannot_be_used_is_said_to_be_one(schema: Any) -> None:
-    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    found = judged(call({"city": "Oslo"}, name="f"), tools=[tool])
+    found = judged(call(OSLO, name="f"), tools=[tool("f", schema)])
     assert (found.kind, found.counts.judged, found.counts.successful_tool_call) == ("unjudged", 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("city", "value", "kind"),
-    [
-        ({"type": "string", "nullable": True}, None, ""),
-        ({"type": "STRING", "nullable": True}, "Oslo", ""),
-        ({"type": "string", "nullable": True}, 7, "invalid_arguments"),
-        ({"type": "string"}, None, "invalid_arguments"),
-    ],
-)
-def test_schemas_are_judged_as_they_are_read(city: Any, value: Any, kind: str) -> None:
-    schema = {"type": "object", "properties": {"city": city}}
-    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    assert judged(call({"city": value}, name="f"), tools=[tool]).kind == kind
 
 
 TOOLS = {"f": WEATHER["function"]["parameters"], "empty": {}, "none": None}

@@ -1,3 +1,5 @@
+"""The results of an A/B run: figures, comparisons, findings, server metrics, and what the reports show of them."""
+
 import asyncio
 import base64
 import json
@@ -23,7 +25,7 @@ from constrained_k2.evaluation.ab.report import plots, to_markdown, write_report
 from constrained_k2.evaluation.ab.report.examples import as_markdown, shown
 from constrained_k2.evaluation.ab.results import score
 from constrained_k2.evaluation.answer import SUCCESS, Record
-from constrained_k2.evaluation.client import Limits
+from constrained_k2.evaluation.client import BodyLimits
 from constrained_k2.evaluation.judge import COLUMNS
 from constrained_k2.evaluation.sample import read_sample
 from constrained_k2.evaluation.server_metrics import growth, masked_argmax_share, parse_counters, total
@@ -36,6 +38,13 @@ from tests.evaluation.fake_endpoint import FakeEndpoint
 GOOD = (("functions.get_weather:0", "get_weather", '{"city": "Oslo"}'),)
 BAD = (("functions.get_weather:0", "get_weather", '{"city": 3}'),)
 EVIL = "</pre><script>alert(1)</script><|im_end|>\x1b[31m\u202e\ud800"
+ANSWERED: dict[str, Any] = {"status": SUCCESS, "finish_reason": "tool_calls", "ttft_ms": 5.0, "duration_ms": 20.0,
+                            "completion_tokens": 10, "gaps_ms": (1.0, 2.0)}  # fmt: skip
+SILENT: dict[str, Any] = {"calls": (), "finish_reason": "stop"}
+CUT: dict[str, Any] = {"calls": (), "finish_reason": "length"}
+FAILED: dict[str, Any] = {"status": "failed", "failure": "timeout", "calls": ()}
+RIGHT: list[dict[str, Any]] = [{}] * 60
+WRONG: list[dict[str, Any]] = [{"calls": BAD}] * 60
 PLACES = {figure.name: location for location, figure in enumerate(FIGURES)}
 
 
@@ -62,17 +71,16 @@ def saved(
     directory.add_arms(arms)
     for name, rows in answers.items():
         for sample, row in zip(samples, rows, strict=False):
-            for repetition, calls in enumerate(row.pop("repeated", [row.get("calls", GOOD)])):
-                fields: dict[str, Any] = {"status": SUCCESS, "finish_reason": "tool_calls", "ttft_ms": 5.0}
-                fields |= {"duration_ms": 20.0, "completion_tokens": 10, "gaps_ms": (1.0, 2.0)}
-                directory.add(name, Record(sample.key, repetition, **fields | row | {"calls": calls}))
+            fields = ANSWERED | {key: value for key, value in row.items() if key != "repeated"}
+            for repetition, calls in enumerate(row.get("repeated", [row.get("calls", GOOD)])):
+                directory.add(name, Record(sample.key, repetition, **fields | {"calls": calls}))
     return directory
 
 
 def test_the_vendor_verifiers_figures_from_known_records(tmp_path: Path) -> None:
     # Of ten answers, eight end with tool_calls, six of them with valid calls; one failed; one said nothing.
-    rows: list[dict[str, Any]] = [{} for _ in range(6)] + [{"calls": BAD}, {"calls": ()}]
-    rows += [{"calls": (), "finish_reason": "stop"}, {"status": "failed", "failure": "timeout", "finish_reason": ""}]
+    failed = {"status": "failed", "failure": "timeout", "finish_reason": ""}
+    rows = [*RIGHT[:6], {"calls": BAD}, {"calls": ()}, SILENT, failed]
     arm = score(saved(tmp_path, {"a": rows})).to_json()["arms"]["a"]
     assert arm["k2vv_summary"] == {
         "model": "", "success_count": 9, "failure_count": 1, "finish_stop": 1, "finish_tool_calls": 8,
@@ -89,7 +97,7 @@ def test_the_vendor_verifiers_figures_from_known_records(tmp_path: Path) -> None
 
 def test_arms_are_compared_in_pairs(tmp_path: Path) -> None:
     bad = [{"calls": BAD} if number % 3 == 0 else {} for number in range(60)]
-    results = score(saved(tmp_path, {"plain": bad, "constrained": [{} for _ in range(60)]}))
+    results = score(saved(tmp_path, {"plain": bad, "constrained": RIGHT}))
     assert results.baseline == "plain" and results.findings == []
     difference = results.differences["constrained"][PLACES["schema_accuracy"]]
     assert difference.difference == pytest.approx(1 / 3)
@@ -108,9 +116,8 @@ def test_arms_are_compared_in_pairs(tmp_path: Path) -> None:
 
 
 def test_a_constrained_arm_that_is_wrong_or_worse_is_found(tmp_path: Path) -> None:
-    worse: list[dict[str, Any]] = [{"calls": BAD if number < 20 else GOOD} for number in range(59)]
-    worse += [{"status": "failed", "failure": "timeout", "calls": ()}]
-    findings = " ".join(score(saved(tmp_path, {"plain": [{} for _ in range(60)], "constrained": worse})).findings)
+    worse = [*WRONG[:20], *RIGHT[:39], FAILED]
+    findings = " ".join(score(saved(tmp_path, {"plain": RIGHT, "constrained": worse})).findings)
     assert "constrained: 20 answers with arguments that the schema does not accept" in findings
     assert "constrained: 1 requests without an answer" in findings
     assert "arguments valid is worse than in plain" in findings
@@ -149,57 +156,50 @@ def test_a_report_says_of_each_figure_what_its_findings_say(tmp_path: Path, figu
     assert own.is_worse <= ("No problem found" not in report)
 
 
-def test_calls_not_asked_for_and_cut_answers_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    silent: dict[str, Any] = {"calls": (), "finish_reason": "stop"}
-    always: list[dict[str, Any]] = [{}] * 60  # a call, whatever is asked for
-    good: list[dict[str, Any]] = [*[{}] * 40, *[silent] * 20]  # the last 20 ask for no call
-    for name, worse, finding in (
+@pytest.mark.parametrize(
+    ("worse", "finding"),
+    [
+        (RIGHT, "executable calls that were not asked for is worse than in plain (+33.3 points)"),  # always a call
+        ([*RIGHT[:40], *[SILENT] * 8, *[CUT] * 12], "cut off by max_tokens is worse"),
+    ],
+    ids=["unasked", "cut"],
+)
+def test_calls_not_asked_for_and_cut_answers_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], worse: list[dict[str, Any]], finding: str
+) -> None:
+    good = [*RIGHT[:40], *[SILENT] * 20]  # the last 20 ask for no call
+    directory = saved(tmp_path, {"plain": good, "constrained": good, "nearest": worse}, calls_expected=40)
+    assert main(["ab", "--score-only", str(directory.path)]) == 1
+    shown = capsys.readouterr().out
+    assert f"nearest: {finding}" in shown and "No problem found" not in shown
+    assert "constrained:" not in " ".join(score(directory).findings)
+
+
+@pytest.mark.parametrize(
+    ("answers", "headline"),
+    [
         (
-            "unasked",
-            always,
-            "nearest: executable calls that were not asked for is worse than in plain (+33.3 points)",
+            {"plain": RIGHT, "constrained": RIGHT, "stock": WRONG},
+            "No problem found in constrained; 60 of 60 samples were compared with plain.",
         ),
-        ("cut", [*good[:-12], *[silent | {"finish_reason": "length"}] * 12], "nearest: cut off by max_tokens is worse"),
-    ):
-        answers: dict[str, list[dict[str, Any]]] = {"plain": good, "constrained": good, "nearest": worse}
-        copies = {arm: [dict(row) for row in rows] for arm, rows in answers.items()}
-        directory = saved(tmp_path / name, copies, calls_expected=40)
-        assert main(["ab", "--score-only", str(directory.path)]) == 1
-        shown = capsys.readouterr().out
-        assert finding in shown and "No problem found" not in shown
-        assert "constrained:" not in " ".join(score(directory).findings)
-
-
-def test_the_headline_names_the_arms_that_were_checked(tmp_path: Path) -> None:
-    good, bad = ([{"calls": calls} for _ in range(60)] for calls in (GOOD, BAD))
-
-    def headline(**answers: list[dict[str, Any]]) -> str:
-        number = len([*tmp_path.iterdir()])
-        copies = {arm: [dict(row) for row in rows] for arm, rows in answers.items()}
-        return score(saved(tmp_path / str(number), copies)).headline
-
-    assert headline(plain=good, constrained=good, stock=bad) == (
-        "No problem found in constrained; 60 of 60 samples were compared with plain."
-    )
-    assert headline(plain=good, stock=bad) == "Not checked: this package constrains no arm of this run."
-    assert headline(constrained=good) == "No problem found in constrained; no other arm was compared with it."
-    assert headline(plain=good, constrained=bad) == "Problems found:"
+        ({"plain": RIGHT, "stock": WRONG}, "Not checked: this package constrains no arm of this run."),
+        ({"constrained": RIGHT}, "No problem found in constrained; no other arm was compared with it."),
+        ({"plain": RIGHT, "constrained": WRONG}, "Problems found:"),
+    ],
+)
+def test_the_headline_names_the_arms_that_were_checked(tmp_path: Path, answers: Any, headline: str) -> None:
+    assert score(saved(tmp_path, answers)).headline == headline
 
 
 def test_a_constrained_baseline_is_worse_than_a_better_arm_of_others(tmp_path: Path) -> None:
-    cut: list[dict[str, Any]] = [{"calls": (), "finish_reason": "length"} if n < 20 else {} for n in range(60)]
-    answers: dict[str, list[dict[str, Any]]] = {
-        "plain": [{} for _ in cut],
-        "constrained": cut,
-        "nearest": [{} for _ in cut],
-    }
+    answers = {"plain": RIGHT, "constrained": [*[CUT] * 20, *RIGHT[:40]], "nearest": RIGHT}
     findings = score(saved(tmp_path, answers), baseline="constrained").findings
     assert "constrained: cut off by max_tokens is worse than in plain (+33.3 points)" in findings
     assert not any("worse than in nearest" in finding for finding in findings)  # an improvement of ours
 
 
 def test_a_plain_arm_may_be_as_bad_as_it_is(tmp_path: Path) -> None:
-    directory = saved(tmp_path, {"a": [{} for _ in range(60)], "b": [{"calls": BAD} for _ in range(60)]})
+    directory = saved(tmp_path, {"a": RIGHT, "b": WRONG})
     assert score(directory).findings == []
     assert score(directory, baseline="b").differences["a"][PLACES["right"]].is_better
     with pytest.raises(InvalidRequest, match="there is no arm 'c'"):
@@ -216,7 +216,7 @@ def test_an_arm_without_records_is_no_baseline(tmp_path: Path) -> None:
 
 
 def test_only_samples_that_all_arms_answered_are_compared(tmp_path: Path) -> None:
-    results = score(saved(tmp_path, {"a": [{} for _ in range(9)], "b": [{} for _ in range(5)], "none": []}))
+    results = score(saved(tmp_path, {"a": RIGHT[:9], "b": RIGHT[:5], "none": []}))
     assert int(results.paired.sum()) == 5 and list(results.arms) == ["a", "b"]
     nothing = begin(tmp_path / "nothing", "test", [read_sample(body(), 1)], Sampling())
     nothing.add_arms([Arm("a", "http://x")])
@@ -252,7 +252,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
 
 
 def test_a_sum_of_nothing_is_no_figure(tmp_path: Path) -> None:
-    results = score(saved(tmp_path, {"a": [{"status": "failed", "failure": "timeout", "calls": ()}]}))
+    results = score(saved(tmp_path, {"a": [FAILED]}))
     assert value(FIGURES[0], totals(results.rows("a"))) == (0, 0, None)
     for path in write_reports(results):
         assert path.stat().st_size > 100
@@ -271,22 +271,19 @@ def test_quantiles_are_right_to_a_few_percent(share: float) -> None:
 
 
 def test_counters_of_a_server() -> None:
-    looked_at = "".join(f'constrained_k2_examined_tokens_total{{engine="{n}"}} 25\n' for n in range(2))
-    text = looked_at + "constrained_k2_masked_argmax_tokens_total 5\nother 7\nconstrained_k2_x no\n"
-    text += "constrained_k2_examined_tokens_created 1e9\n"
+    examined = "".join(f'constrained_k2_examined_tokens_total{{engine="{n}"}} 25\n' for n in range(2))
+    masked = "constrained_k2_masked_argmax_tokens_total"
+    text = f"{examined}{masked} 5\nother 7\nconstrained_k2_x no\nconstrained_k2_examined_tokens_created 1e9\n"
     counters = parse_counters(text)
     assert len(counters) == 4 and masked_argmax_share(counters) == 0.1
     assert growth({"a": 1.0, "b": 9.0}, {"a": 3.0, "b": 4.0}) == {"a": 2.0, "b": 4.0}
     assert masked_argmax_share({}) is None
     for wrong in ("NaN", "+Inf", "-1", "51"):
-        assert (
-            masked_argmax_share(parse_counters(f"{looked_at}constrained_k2_masked_argmax_tokens_total {wrong}")) is None
-        )
+        assert masked_argmax_share(parse_counters(f"{examined}{masked} {wrong}")) is None
     assert parse_counters('constrained_k2_a{="b"} 3\nconstrained_k2_b 3') == {"constrained_k2_b": 3.0}
-    theirs = parse_counters(
-        'vllm:x_total{engine="0"} 2.0\nvllm:x_total{engine="1"} 3.0\nvllm:x_total_y 9\n' + text, "vllm:"
-    )
-    assert (len(theirs), total(theirs, "vllm:x_total"), total(theirs, "vllm:none")) == (3, 5.0, 0.0)
+    theirs = 'vllm:x_total{engine="0"} 2.0\nvllm:x_total{engine="1"} 3.0\nvllm:x_total_y 9\n'
+    found = parse_counters(theirs + text, "vllm:")
+    assert (len(found), total(found, "vllm:x_total"), total(found, "vllm:none")) == (3, 5.0, 0.0)
 
 
 def test_metrics_that_never_come_cost_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,16 +294,18 @@ def test_metrics_that_never_come_cost_a_bounded_time(monkeypatch: pytest.MonkeyP
                 writer.write(b"# ")
                 await asyncio.sleep(0.05)
 
-    monkeypatch.setattr(server_metrics, "_LIMITS", Limits(seconds=0.5))
+    monkeypatch.setattr(server_metrics, "_LIMITS", BodyLimits(seconds=0.5))
     with Stalling() as endpoint:
         assert asyncio.run(server_metrics.read_counters(endpoint.url)) == {}
 
 
 def test_nothing_from_outside_gets_into_the_page(tmp_path: Path) -> None:
-    calls = ((EVIL, EVIL, EVIL),)
-    rows = [{"calls": calls, "content": EVIL, "raw": EVIL, "prompt_tail": EVIL}]
-    rows += [{"status": "failed", "failure": "server_error", "error": EVIL, "calls": ()}, {"calls": BAD}]
-    results = score(saved(tmp_path, {"plain": rows, "constrained": [dict(row) for row in rows]}))
+    rows: list[dict[str, Any]] = [
+        {"calls": ((EVIL, EVIL, EVIL),), "content": EVIL, "raw": EVIL, "prompt_tail": EVIL},
+        {"status": "failed", "failure": "server_error", "error": EVIL, "calls": ()},
+        {"calls": BAD},
+    ]
+    results = score(saved(tmp_path, {"plain": rows, "constrained": rows}))
     write_reports(results)
     page = (results.directory.path / "report.html").read_text()
     assert page.count("<script") == 1 and "alert(1)" in page and "\x1b" not in page and "\u202e" not in page

@@ -1,4 +1,10 @@
+"""A run against an endpoint: requests, faults, records that a kill leaves whole, and how a run goes on."""
+
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +18,16 @@ from constrained_k2.evaluation.ab.directory import RunDirectory, Sampling, begin
 from constrained_k2.evaluation.ab.live import LiveFigures
 from constrained_k2.evaluation.ab.loaders import numbered_keys
 from constrained_k2.evaluation.ab.results import score
-from constrained_k2.evaluation.ab.runner import Limits, run
+from constrained_k2.evaluation.ab.runner import AttemptLimits, run
 from constrained_k2.evaluation.answer import SUCCESS, Record
 from constrained_k2.evaluation.sample import read_sample
 from tests.evaluation.ab_samples import body
 from tests.evaluation.fake_endpoint import BROKEN, GOOD_CALL, FakeEndpoint
 from tests.evaluation.measure_ab import measure
 
-QUICK = Limits(seconds=60, attempts=3, backoff=0.01, longest_wait=0.05, size=1 << 20, text=1 << 16, concurrency=4)
+QUICK = AttemptLimits(
+    seconds=60, attempts=3, backoff=0.01, longest_wait=0.05, size=1 << 20, text=1 << 16, concurrency=4
+)
 
 
 @pytest.fixture
@@ -33,7 +41,7 @@ def start(path: Path, *bodies: Any, **sampling: Any) -> RunDirectory:
     return begin(path / "run", "test", numbered_keys(samples), Sampling(**sampling))
 
 
-def ask(directory: RunDirectory, *arms: Arm, limits: Limits = QUICK, **options: Any) -> None:
+def ask(directory: RunDirectory, *arms: Arm, limits: AttemptLimits = QUICK, **options: Any) -> None:
     asyncio.run(run(directory, arms, limits=limits, **options))
 
 
@@ -222,6 +230,37 @@ def test_a_text_that_is_not_told_costs_no_record(status: int, text: str, tmp_pat
         directory = start(tmp_path, body(fake=wrong), body("again", fake=wrong))
         ask(directory, Arm("a", endpoint.url), limits=replace(QUICK, concurrency=1))
     assert [(record.status, record.raw, record.prompt_tail) for record in records(directory)] == [(SUCCESS, "", "")] * 2
+
+
+def test_records_of_any_shape(tmp_path: Path) -> None:
+    directory = start(tmp_path)
+    odd = Record("k", 1, SUCCESS, content="\ud800 \u2028 \n <|im_end|>\0", calls=(GOOD_CALL,), gaps_ms=(0.5,))
+    directory.add("a", odd)
+    directory.add("a", failed := Record("k", 2, "failed"))
+    directory.add("b ' \"; drop", odd)
+    again = open_run(directory.path)
+    assert list(again.records("a")) == [odd, failed]
+    assert list(again.records("b ' \"; drop")) == [odd]
+    assert again.done_keys("a") == {("k", 1), ("k", 2)}
+    assert again.done_keys("a", but_failed=True) == {("k", 1)}
+    again.add("a", better := replace(failed, status=SUCCESS))
+    assert list(directory.records("a")) == [odd, better]
+
+
+def test_an_answer_that_was_stored_survives_a_kill(tmp_path: Path) -> None:
+    directory = start(tmp_path)
+    directory.add("a", Record("k", 0, SUCCESS))
+    code = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from constrained_k2.evaluation.ab.directory import open_run\n"
+        "from constrained_k2.evaluation.answer import Record\n"
+        "run = open_run(Path(sys.argv[1])); run.add('a', Record('k', 1, 'success'))\n"
+        "run.database.execute('begin'); run.add('a', Record('k', 2, 'success'))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(directory.path)], env=os.environ, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert directory.done_keys("a") == {("k", 0), ("k", 1)}
 
 
 @pytest.mark.slow

@@ -1,3 +1,5 @@
+"""Samples of an evaluation: files in each form, malformed lines, and the sets that ship."""
+
 import json
 import re
 from pathlib import Path
@@ -25,10 +27,8 @@ def good(samples: Any) -> list[Sample]:
 def test_a_sample_of_the_vendor_verifier(tmp_path: Path) -> None:
     messages = [{"role": "_input", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
     line = body(messages=messages, temperature=0.6, stream=True, model="kimi", max_tokens=100)
-    official = [
-        {"data_index": 1, "status": "success", "finish_reason": "tool_calls"},
-        {"data_index": 2, "status": "failed"},
-    ]
+    right = {"data_index": 1, "status": "success", "finish_reason": "tool_calls"}
+    official = [right, {"data_index": 2, "status": "failed"}]
     path = write_lines(tmp_path / "samples.jsonl", [line, line])
     first, second = good(read_samples(path, official=write_lines(tmp_path / "results.jsonl", official)))
     assert first.body == {"messages": [messages[0] | {"role": "system"}, messages[1]], "tools": line["tools"],
@@ -89,28 +89,19 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
 
 
 def test_bfcl_files_as_published(tmp_path: Path) -> None:
-    function = {
-        "name": "geo.area",
-        "description": "Area.",
-        "parameters": {
-            "type": "dict",
-            "properties": {
-                "side": {"type": "float"},
-                "type": {"type": "tuple", "items": {"type": "any"}, "optional": True},
-                "unit": {"type": "string"},
-            },
-            "required": ["side"],
-        },
-    }
+    kinds = {"type": "tuple", "items": {"type": "any"}, "optional": True}
+    properties = {"side": {"type": "float"}, "type": kinds, "unit": {"type": "string"}}
+    parameters = {"type": "dict", "properties": properties, "required": ["side"]}
+    function = {"name": "geo.area", "description": "Area.", "parameters": parameters}
     line = {"id": "multiple_0", "question": [[{"role": "user", "content": "Area?"}]], "function": [function]}
     truth = {"id": "multiple_0", "ground_truth": [{"geo.area": {"side": [2.0], "unit": ["cm", ""]}}]}
     (tmp_path / "possible_answer").mkdir()
     write_lines(tmp_path / "possible_answer" / "BFCL_v4_multiple.json", [truth])
     (sample,) = good(read_samples(write_lines(tmp_path / "BFCL_v4_multiple.json", [line])))
     assert sample.category == "multiple"
-    assert sample.tools["geo.area"]["type"] == "object"
-    assert sample.tools["geo.area"]["properties"]["side"] == {"type": "number"}
-    assert sample.tools["geo.area"]["properties"]["type"] == {"type": "array", "items": {"type": "string"}}
+    read = sample.tools["geo.area"]
+    assert (read["type"], read["properties"]["side"]) == ("object", {"type": "number"})
+    assert read["properties"]["type"] == {"type": "array", "items": {"type": "string"}}
     assert sample.expected is not None and sample.expected[0].omissible == {"unit"} and sample.expected[0].lenient
     assert Sample.from_json(json.loads(json.dumps(sample.to_json()))) == sample
     (irrelevant,) = good(read_samples(write_lines(tmp_path / "BFCL_v4_irrelevance.json", [line])))

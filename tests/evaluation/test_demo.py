@@ -18,7 +18,7 @@ from constrained_k2.evaluation.ab import serving
 from constrained_k2.evaluation.ab.directory import Sampling, begin
 from constrained_k2.evaluation.ab.report.examples import contrast
 from constrained_k2.evaluation.ab.results import score
-from constrained_k2.evaluation.ab.runner import Limits
+from constrained_k2.evaluation.ab.runner import AttemptLimits
 from constrained_k2.evaluation.ab.serving import SERVERS, Sending
 from constrained_k2.evaluation.answer import SUCCESS
 from constrained_k2.testing.tokenizer import WireFormatName
@@ -70,14 +70,11 @@ def test_every_arm_is_asked_once_whatever_ended_the_run(
     monkeypatch.setattr(FakeServer, "model_family", wire_format.name)
     directory = begin(tmp_path / "run", "test", held_out_samples(6, wire_format=builtin), Sampling(), wire_format)
     model = build_small_model(tmp_path / "model", builtin)
-    sending = Sending(directory, Limits(), is_shown=False, say=lambda _: None)
+    sending = Sending(directory, AttemptLimits(), is_shown=False, say=lambda _: None)
     sending.serve(model, SERVERS[wire_format.name][:1])  # as if it had been ended before the second server
     sending.serve(model)
     sending.serve(model)
-    assert FakeServer.started == [
-        ("constrained_k2", "kimi_constrained", None),
-        ("vllm_strict", builtin, "none"),
-    ]
+    assert FakeServer.started == [("constrained_k2", "kimi_constrained", None), ("vllm_strict", builtin, "none")]
     assert list(directory.arms) == ["unconstrained", "constrained", "nearest", "vllm-strict"]
     assert all(len(directory.done_keys(arm)) == 6 for arm in directory.arms)
     results = score(directory)
@@ -88,11 +85,9 @@ def test_every_arm_is_asked_once_whatever_ended_the_run(
 def test_every_format_of_the_command_line_has_servers_and_a_demo() -> None:
     assert SERVERS.keys() == {known.name for known in WIRE_FORMATS.values()}
     assert {model.wire_format.name for model in SMALL_MODELS.values()} == SERVERS.keys()
-    for server in SERVERS[K3.name]:
-        assert [server.flags[server.flags.index(flag) + 1] for flag in ("--tokenizer-mode", "--reasoning-parser")] == [
-            "kimi_k3",
-            "kimi_k3",
-        ]
+    for flags in (server.flags for server in SERVERS[K3.name]):
+        for flag in ("--tokenizer-mode", "--reasoning-parser"):
+            assert flags[flags.index(flag) + 1] == "kimi_k3"
     for plain, xtml in zip(held_out_samples(5), held_out_samples(5, wire_format="kimi_k3"), strict=True):
         assert xtml.body == plain.body | {"chat_template_kwargs": {"thinking": False}}  # as in training
 
@@ -109,8 +104,11 @@ class Broken(FakeServer):
         raise RuntimeError("the server ended with 1")
 
 
-def demonstrate(monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
+def demonstrate(monkeypatch: pytest.MonkeyPatch, wire_format: str, count: int, output: Path) -> int:
     """Run scripts/demo.py."""
+    for path in (GGUF, WHEEL) if wire_format == "kimi-k2" else ():
+        fetched(path)
+    options = (f"--format={wire_format}", f"--requests={count}", f"--output={output}")
     monkeypatch.setattr("sys.argv", ["demo.py", *options])
     return demo.main()
 
@@ -121,19 +119,15 @@ def test_the_demo_makes_its_model_and_requests(
 ) -> None:
     monkeypatch.setattr(serving, "VllmServer", Broken)
     monkeypatch.setattr(FakeServer, "model_family", WIRE_FORMATS[wire_format].name)
-    if wire_format == "kimi-k2":
-        for path in (GGUF, WHEEL):
-            fetched(path)
-    assert demonstrate(monkeypatch, f"--format={wire_format}", "--requests=2", f"--output={tmp_path}") == 2
+    assert demonstrate(monkeypatch, wire_format, 2, tmp_path) == 2
     assert "vLLM on this machine: the server ended with 1" in capsys.readouterr().err
     assert len((tmp_path / "samples.jsonl").read_text().splitlines()) == 2
 
 
 def test_the_package_is_small() -> None:
-    files = [
-        path for path in Path(constrained_k2.__file__).parent.rglob("*") if path.is_file() and path.suffix != ".pyc"
-    ]
-    assert sum(len(lzma.compress(path.read_bytes(), preset=1)) for path in files) < 1_200_000
+    paths = Path(constrained_k2.__file__).parent.rglob("*")
+    files = (path.read_bytes() for path in paths if path.is_file() and path.suffix != ".pyc")
+    assert sum(len(lzma.compress(content, preset=1)) for content in files) < 1_200_000
 
 
 @pytest.mark.parametrize(
@@ -186,10 +180,7 @@ def test_the_small_model_on_real_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wire_format: str, count: int
 ) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed")
-    if wire_format == "kimi-k2":
-        for path in (GGUF, WHEEL):
-            fetched(path)
-    code = demonstrate(monkeypatch, f"--format={wire_format}", f"--requests={count}", f"--output={tmp_path}")
+    code = demonstrate(monkeypatch, wire_format, count, tmp_path)
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert code == int(bool(scores["findings"]))
     assert scores["paired_samples"] == count

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from constrained_k2.cli import main
-from constrained_k2.evaluation.client import Client, Limits
+from constrained_k2.evaluation.client import BodyLimits, Client
 from constrained_k2.evaluation.doctor.examination import CHECKS, examine
 from constrained_k2.evaluation.doctor.findings import Finding
 from constrained_k2.evaluation.doctor.target import open_target
-from constrained_k2.evaluation.server import ADOPTED_FLAGS
+from constrained_k2.evaluation.server import ADOPTED_FLAGS, VllmServer
 from tests.evaluation.fake_server import Fake
 from tests.evaluation.fake_tags import TagFake
 
@@ -23,9 +23,11 @@ NAMES: dict[type[Fake], list[str]] = {
 """A server of Kimi K2 or Kimi K3 -> the checks of its format."""
 
 
-def examined(fake: Fake, *checks: str, limits: Limits | None = None) -> dict[str, Finding]:
+def examined(server: Fake | VllmServer, *checks: str, limits: BodyLimits | None = None) -> dict[str, Finding]:
+    """The findings of a server by check: of all checks, or of these alone."""
+
     async def everything() -> dict[str, Finding]:
-        async with Client(fake.url, fake.key or None, limits or Limits()) as client:
+        async with Client(server.url, None, limits or BodyLimits()) as client:
             target = await open_target(client, None)
             return {result.check: result.finding async for result in examine(target, only=checks)}
 
@@ -42,6 +44,26 @@ def test_a_server_that_is_right(kind: type[Fake]) -> None:
 
 
 # The fault of the fake, the check that must find it, the verdict, and words of what is seen; "+" joins several faults.
+BOTH = [
+    ("no /tokenize", "model", "cannot tell", "/tokenize"),
+    ("no parser", "flags", "fault", "but not the parser"),
+    ("no auto", "auto_tool_choice", "fault", "--enable-auto-tool-choice"),
+    ("no ids", "end_token", "cannot tell", "return_token_ids"),
+    ("strict taken", "strict_refused", "fault", "cannot be enforced"),
+    ("opt-out refused", "opt_out", "fault", "is refused"),
+    ("names another", "named", "fault", "not the named function"),
+    ("calls under none", "none", "fault", "hold calls"),
+    ("no ids", "auto", "cannot tell", "return_token_ids"),
+    ("leaks markers", "none", "fault", "hold markers"),
+    ("many calls", "single", "fault", "more calls than the request allows: 3 of at most 1"),
+    ("invalid arguments", "arguments", "fault", "400 is greater than the maximum"),
+    ("reformats", "exact_arguments", "fault", "the model wrote"),
+    ("loses calls", "exact_arguments", "fault", "the model wrote 3 calls, returned are 1"),
+    ("hands over pieces", "cut_calls", "fault", "returned with the arguments"),
+    ("streams other text", "stream_agrees", "fault", "content differs"),
+    ("reasoning is content", "thinking", "fault", "the content holds the reasoning"),
+    ("always reasons", "thinking", "fault", "thinking false, and the answer reasons"),
+]
 KIMI_K2 = [
     ("old version", "version", "fault", "0.11.0"),
     ("new version", "version", "warning", "1.7.2"),
@@ -49,12 +71,10 @@ KIMI_K2 = [
     ("markers are text", "model", "cannot tell", "by /tokenize the vocabulary has no single special token for <|tool"),
     ("markers are text", "model", "cannot tell", "nor for <|open|>, <|close|>, <|sep|>, <|end_of_msg|>"),
     ("markers are text", "ids_kept", "cannot tell", "nor for <|open|>"),
-    ("no /tokenize", "model", "cannot tell", "/tokenize"),
     ("no /tokenize", "generation_prompt", "cannot tell", "/tokenize"),
     ("no /tokenize+no ids", "special_tokens", "cannot tell", "/tokenize"),
     ("no /detokenize", "content", "cannot tell", "/detokenize is not served"),
     ("not installed", "flags", "fault", "not on"),
-    ("no parser", "flags", "fault", "but not the parser"),
     ("no route", "flags", "fault", "but no route"),
     ("no parser+no route", "flags", "fault", "neither its parser nor a route"),
     ("rust", "front_end", "ok", "Rust front end 0.32.0"),
@@ -62,7 +82,6 @@ KIMI_K2 = [
     ("rust", "flags", "ok", "Rust front end"),
     ("rust+special tokens in strings", "flags", "fault", "constrained_k2 is off"),
     ("rust+no ids", "flags", "cannot tell", "does not return what shows the masks"),
-    ("no auto", "auto_tool_choice", "fault", "--enable-auto-tool-choice"),
     ("no generation prompt", "generation_prompt", "fault", "goes on as the user"),
     ("no generation prompt+no ids", "generation_prompt", "fault", "goes on as the user"),
     ("prints lists", "content", "fault", "printed as a Python list"),
@@ -81,43 +100,28 @@ KIMI_K2 = [
     ("declares under a headline", "declared_tools", "fault", "# Tools"),
     ("declares nothing", "declared_tools", "fault", "declares no tools"),
     ("runs on", "end_token", "fault", "answers go on after <|im_end|>"),
-    ("no ids", "end_token", "cannot tell", "return_token_ids"),
-    ("strict taken", "strict_refused", "fault", "cannot be enforced"),
     ("strict refused by another", "strict_refused", "warning", "No compatible backend"),
-    ("opt-out refused", "opt_out", "fault", "is refused"),
     ("not installed", "opt_out", "cannot tell", "not on"),
     ("obeys the model", "required", "fault", "no call, but 'I would rather not.'"),
     ("obeys the model", "arguments", "fault", "4 of 8 answers are wrong"),
     ("obeys the model+one at a time", "required", "fault", "8 of 8"),
     ("undeclared names", "required", "fault", "a call of an undeclared function: 'cancel_table'"),
-    ("names another", "named", "fault", "not the named function"),
-    ("calls under none", "none", "fault", "hold calls"),
     ("free under auto", "auto", "fault", "8 of 8 tokens"),
-    ("no ids", "auto", "cannot tell", "return_token_ids"),
     ("special tokens in strings", "special_in_arguments", "fault", "<|im_middle|> 9 times"),
     ("last part of names", "dotted_names", "fault", "'functions.mail.draft.send:0' is returned with the name 'send'"),
     ("obeys the model", "dotted_names", "cannot tell", "no call came"),
     ("no n", "required", "ok", "8 answers"),
-    ("leaks markers", "none", "fault", "hold markers"),
-    ("many calls", "single", "fault", "more calls than the request allows: 3 of at most 1"),
-    ("invalid arguments", "arguments", "fault", "400 is greater than the maximum"),
     ("restarts indexes", "call_ids", "fault", "'functions.book_table:0', not 'functions.book_table:1'"),
     ("repeats ids", "call_ids", "fault", "'functions.list_tables:1', not 'functions.list_tables:2'"),
     ("renames ids", "exact_arguments", "fault", "returned is 'call_0'"),
-    ("reformats", "exact_arguments", "fault", "the model wrote"),
-    ("loses calls", "exact_arguments", "fault", "the model wrote 3 calls, returned are 1"),
     ("no ids", "exact_arguments", "cannot tell", "return_token_ids"),
     ("obeys the model+not installed", "cut_calls", "ok", ""),
-    ("hands over pieces", "cut_calls", "fault", "returned with the arguments"),
     ("hands over pieces+claims to have ended", "cut_calls", "fault", "finish_reason is 'tool_calls'"),
     ("claims to have ended", "cut_calls", "fault", "the stream ends with finish_reason 'tool_calls'"),
-    ("streams other text", "stream_agrees", "fault", "content differs"),
     ("streams other calls", "stream_agrees", "fault", "the calls differ"),
     ("streams other calls+no ids", "stream_agrees", "fault", "the calls differ"),
     ("streams another finish", "stream_agrees", "fault", "finish_reason is 'tool_calls' whole and 'stop' streamed"),
     ("no done", "stream_agrees", "fault", "ends without"),
-    ("reasoning is content", "thinking", "fault", "the content holds the reasoning"),
-    ("always reasons", "thinking", "fault", "thinking false, and the answer reasons"),
     ("always reasons+no switch", "thinking", "warning", "no such switch"),
     ("no switch", "thinking", "ok", "template ignores it"),
     ("deep arguments", "required", "fault", "arguments that are not a JSON object"),
@@ -131,12 +135,9 @@ KIMI_K2 = [
     ("no choices", "required", "fault", "no choices"),
 ]  # fmt: skip
 KIMI_K3 = [
-    ("no /tokenize", "model", "cannot tell", "/tokenize"),
     ("old version", "version", "warning", "tested with 0.32"),
-    ("no parser", "flags", "fault", "but not the parser"),
-    ("no auto", "auto_tool_choice", "fault", "--enable-auto-tool-choice"),
     ("no generation prompt", "generation_prompt", "fault", "goes on as another role"),
-    ("renames calls", "history", "fault", "'call tool=\"list_tables\" index=\"1\"' becomes 'call tool=\"tables\""),
+    ("renames calls", "history", "fault", '\'call tool="list_tables" index="1"\' becomes \'call tool="tables"'),
     ("trims arguments", "history", "fault", "' <|close|>argument"),
     ("leaves arguments out", "history", "fault", "'<|open|>' becomes '<|close|>' after '<|open|>call tool"),
     ("one name of reasoning", "history", "fault", "'Two and two.' becomes '<|close|>' after '<|open|>think<|sep|>'"),
@@ -145,29 +146,14 @@ KIMI_K3 = [
     ("injects", "special_tokens", "fault", "12 of 12 in user text"),
     ("no ids", "generation_prompt", "ok", "the prompt ends with"),
     ("runs on", "end_token", "fault", "answers go on after <|end_of_msg|>"),
-    ("no ids", "end_token", "cannot tell", "return_token_ids"),
-    ("strict taken", "strict_refused", "fault", "cannot be enforced"),
-    ("opt-out refused", "opt_out", "fault", "is refused"),
     ("obeys the model", "required", "fault", "no call, but 'Blue scatters.'"),
-    ("names another", "named", "fault", "not the named function"),
     ("free under auto", "auto", "fault", "are not part of a tag"),
-    ("no ids", "auto", "cannot tell", "return_token_ids"),
-    ("calls under none", "none", "fault", "hold calls"),
-    ("leaks markers", "none", "fault", "hold markers"),
-    ("many calls", "single", "fault", "more calls than the request allows: 3 of at most 1"),
-    ("invalid arguments", "arguments", "fault", "400 is greater than the maximum"),
     ("special tokens in strings", "special_in_arguments", "fault", "[BOS] 20 times"),
     ("last part of names", "dotted_names", "fault", "is returned with the name 'send'"),
     ("repeats ids", "call_ids", "fault", "results cannot be paired"),
-    ("reformats", "exact_arguments", "fault", "the model wrote"),
-    ("loses calls", "exact_arguments", "fault", "the model wrote 3 calls, returned are 1"),
     ("spells tags", "exact_arguments", "fault", "text that spells tags in ordinary tokens is returned as a call"),
-    ("hands over pieces", "cut_calls", "fault", "returned with the arguments"),
-    ("streams other text", "stream_agrees", "fault", "content differs"),
-    ("reasoning is content", "thinking", "fault", "the content holds the reasoning"),
-    ("always reasons", "thinking", "fault", "thinking false, and the answer reasons"),
-]  # fmt: skip
-FAULTS = [(Fake, *row) for row in KIMI_K2] + [(TagFake, *row) for row in KIMI_K3]
+]
+FAULTS = [(Fake, *row) for row in BOTH + KIMI_K2] + [(TagFake, *row) for row in BOTH + KIMI_K3]
 
 
 @pytest.mark.slow
@@ -183,19 +169,10 @@ def test_every_fault_is_found(kind: type[Fake], faults: str, check: str, verdict
     assert "\x1b" not in finding.seen
 
 
-RUST = (
-    "rust",
-    "special tokens in strings",
-    "last part of names",
-    "hands over pieces",
-    "foreign ids",
-    "streams other text",
-)
-
-
 def test_every_remedy_behind_the_rust_front_end_is_one_that_it_knows() -> None:
     """Its flags where a mask is missing; vLLM's Python where an answer or a prompt is wrong; our parser is refused."""
-    with Fake(*RUST, "no parser") as fake:
+    others = ("last part of names", "hands over pieces", "foreign ids", "streams other text")
+    with Fake("rust", "no parser", "special tokens in strings", *others) as fake:
         found = examined(fake)
     faults = {name: finding.remedy for name, finding in found.items() if finding.verdict == "fault"}
     for name in ("flags", "special_in_arguments"):
@@ -226,10 +203,10 @@ def test_every_check_has_a_fault_that_it_finds() -> None:
 @pytest.mark.slow
 def test_answers_are_bounded_in_size_and_time() -> None:
     with Fake("endless") as fake:
-        found = examined(fake, "auto_tool_choice", limits=Limits(size=1 << 20, seconds=20))
+        found = examined(fake, "auto_tool_choice", limits=BodyLimits(size=1 << 20, seconds=20))
     assert "longer than 1048576 bytes" in found["auto_tool_choice"].seen
     with Fake("slow") as fake:
-        found = examined(fake, "auto_tool_choice", limits=Limits(seconds=1))
+        found = examined(fake, "auto_tool_choice", limits=BodyLimits(seconds=1))
     assert "took longer" in found["auto_tool_choice"].seen
 
 

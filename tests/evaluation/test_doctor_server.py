@@ -1,6 +1,5 @@
-"""The doctor with real vLLM servers of a random model: ours, and vLLM's own parser."""
+"""The doctor with real vLLM servers of random models of Kimi K2 and Kimi K3: ours, and vLLM's own parsers."""
 
-import asyncio
 import shlex
 from pathlib import Path
 
@@ -8,35 +7,30 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from constrained_k2.evaluation.client import Client
-from constrained_k2.evaluation.doctor.examination import examine
+from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.doctor.findings import Finding
-from constrained_k2.evaluation.doctor.target import open_target
 from constrained_k2.evaluation.server import ADOPTED_FLAGS, VllmServer, rust_front_end
 from constrained_k2.testing import build_model
+from tests.evaluation.test_doctor import examined
 from tests.kit.data import rust_front_end_binary
 from tests.kit.servers import RUST, on
 from tests.kit.warm import WarmServer
 
 pytestmark = pytest.mark.server
 
-
-def examined(server: VllmServer) -> dict[str, Finding]:
-    async def everything(url: str) -> dict[str, Finding]:
-        async with Client(url) as client:
-            target = await open_target(client, None)
-            return {result.check: result.finding async for result in examine(target)}
-
-    return asyncio.run(everything(server.url))
+MASKS = {"auto", "special_in_arguments"}  # of vLLM's structural tag
 
 
-@on("logits_processor")
+def with_verdict(found: dict[str, Finding], verdict: str) -> set[str]:
+    return {name for name, finding in found.items() if finding.verdict == verdict}
+
+
+@on("logits_processor", "kimi_k3_structured_output")
 def test_our_server(server: VllmServer) -> None:
     found = examined(server)
-    faults = {name: finding for name, finding in found.items() if finding.verdict == "fault"}
-    assert faults == {}
-    assert {name for name, finding in found.items() if finding.verdict == "cannot tell"} == set()
-    assert {name for name, finding in found.items() if finding.verdict == "warning"} == set()
+    assert {name: finding for name, finding in found.items() if finding.verdict != "ok"} == {}
+    model_family = Vocabulary.from_pretrained(server.model).format.name
+    assert ("Kimi K3" in found["model"].seen) is (model_family == "Kimi K3")
 
 
 @pytest.mark.only_all
@@ -71,10 +65,28 @@ def test_a_rust_front_end_that_sends_no_tag(tmp_path: Path) -> None:
 @on("stock")
 def test_a_server_that_does_not_constrain(server: VllmServer) -> None:
     found = examined(server)
-    faults = {name for name, finding in found.items() if finding.verdict == "fault"}
+    faults = with_verdict(found, "fault")
     binding = {"required", "named", "single", "arguments", "call_ids"}
     assert faults >= binding | {"flags", "ids_repaired", "special_tokens"}
     assert all("kimi_constrained" in found[name].remedy for name in binding | {"flags"})
-    for name in ("model", "version", "generation_prompt", "content", "tool_results", "ids_kept", "auto_tool_choice"):
-        assert found[name].verdict == "ok", name
+    right = {"model", "version", "generation_prompt", "content", "tool_results", "ids_kept", "auto_tool_choice"}
+    assert with_verdict(found, "ok") >= right
     assert found["opt_out"].verdict == "cannot tell"
+
+
+@on(only_all=("kimi_k3_stock",))
+def test_vllms_own_parser_of_kimi_k3(server: VllmServer) -> None:
+    found = examined(server)
+    assert with_verdict(found, "fault") >= MASKS | {
+        "flags",
+        "required",
+        "arguments",
+        "strict_refused",
+        "results_paired",
+    }
+    flags = "--tool-call-parser kimi_constrained --reasoning-parser kimi_k3"
+    for name in MASKS | {"flags", "results_paired"}:
+        assert flags in found[name].remedy, name
+    right = {"model", "version", "generation_prompt", "history", "special_tokens", "end_token", "thinking", "call_ids"}
+    assert with_verdict(found, "ok") >= right | {"auto_tool_choice"}
+    assert with_verdict(found, "warning") == set()

@@ -150,10 +150,6 @@ def test_what_ships_is_small_and_complete(model: Path, wire_format: WireFormatNa
     assert rows[-1]["step"] == first["steps"]
 
 
-def test_the_vocabulary_speaks_its_format(vocabulary: Vocabulary, wire_format: WireFormatName) -> None:
-    assert vocabulary.format.name == SMALL_MODELS[wire_format].wire_format.name
-
-
 def test_tags_are_the_tokens_of_the_real_vocabulary() -> None:
     vocabulary = small_vocabulary(read_ranks(SURFACES["kimi_k3"].trained / "tiktoken.model"), "kimi_k3")
     tags = (kimi_k3.MESSAGE, kimi_k3.RESPONSE, kimi_k3.TOOLS, kimi_k3.CALL, kimi_k3.ARGUMENT)

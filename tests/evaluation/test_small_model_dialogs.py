@@ -32,6 +32,11 @@ def made_calls(body: Any) -> list[Any]:
     return [call for message in body["messages"] for call in message.get("tool_calls", ())]
 
 
+def is_valid(arguments: Any, schema: Any) -> bool:
+    """True if a call's arguments obey the schema, formats included."""
+    return jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker()).is_valid(arguments)
+
+
 def test_same_seed_same_samples() -> None:
     assert list(drawn_samples(30, seed=3)) == SAMPLES[:30]
     assert list(drawn_samples(30, seed=4)) != SAMPLES[:30]
@@ -47,10 +52,7 @@ def test_every_category_and_every_tool_comes() -> None:
 def test_expected_calls_are_declared_and_valid() -> None:
     for sample in SAMPLES:
         for call in sample["expected"]["calls"]:
-            validator = jsonschema.Draft202012Validator(
-                schemas(sample)[call["name"]], format_checker=jsonschema.FormatChecker()
-            )
-            validator.validate(call["arguments"])
+            assert is_valid(call["arguments"], schemas(sample)[call["name"]])
             assert json.loads(arguments_text(call["arguments"])) == call["arguments"]
 
 
@@ -123,18 +125,16 @@ def test_only_what_is_learnt_from_holds_faults() -> None:
     wrong = right = 0
     for body in islice(faulty, 50):
         for call in made_calls(body):
-            schema = schemas(body).get(call["function"]["name"], False)
-            valid = jsonschema.Draft202012Validator(schema).is_valid(json.loads(call["function"]["arguments"]))
+            valid = is_valid(
+                json.loads(call["function"]["arguments"]), schemas(body).get(call["function"]["name"], False)
+            )
             right, wrong = right + valid, wrong + (not valid)
     assert wrong and right
 
 
 def test_what_ships_is_what_is_drawn() -> None:
     assert list(bundled_bodies(HELD_OUT, 40)) == list(drawn_samples(40))
-    assert (
-        list(bundled_bodies(HELD_OUT, 40, seed=1))
-        == list(bundled_bodies(HELD_OUT, 40, seed=1))
-        != list(bundled_bodies(HELD_OUT, 40))
-    )
+    again, once_more = (list(bundled_bodies(HELD_OUT, 40, seed=1)) for _ in range(2))
+    assert again == once_more != list(bundled_bodies(HELD_OUT, 40))
     with pytest.raises(ValueError, match="Ask for fewer"):
         list(bundled_bodies(HELD_OUT, 10**6))

@@ -1,23 +1,30 @@
-"""The law of explanations: without the named keywords the schema allows the byte, and other causes hold for any schema."""
+"""The law of explanations: without the named keywords the schema allows the token, and other causes hold for any schema.
+
+Over the bytes, and the markers that end a value in Kimi K3's arguments.
+"""
 
 import json
 import random
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from constrained_k2 import KIMI_K2, ConstrainedK2Error, ToolCallSpec, Vocabulary
+from constrained_k2 import KIMI_K2, Compiler, ConstrainedK2Error, ToolCallSpec, Vocabulary
 from constrained_k2.compiler.shared import GrammarOptions
 from constrained_k2.explain.keywords import BLANKS, OPENS_OBJECTS, OTHER_CAUSES, REPEATED_KEY, SYNTAX, UNKNOWN_KEY
 from constrained_k2.explain.limits import ExplainLimits
 from constrained_k2.explain.overrides import find_places
+from constrained_k2.formats.base import WireFormat
+from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.schema.budget import objects_in
 from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
-from tests.explain.test_places import CALL
+from tests.explain.test_places import CALL, K3_CALL
 from tests.explain.turns import byte_compiler, ids_of, tool, vocabulary_with
+from tests.kit.xtml import encode, pieces
 
 CASES = sorted((Path(__file__).parents[1] / "schema" / "cases").glob("*.json"))
 BYTES = b'"""{}}[]],,:tfn0123456789-.ea bxyz\\'
@@ -33,13 +40,53 @@ def cases_in(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def allows(schema: Any, text: bytes, byte: int, policy: UndeclaredKeys) -> bool:
-    try:
-        grammar = byte_compiler().grammar(json.dumps(schema), "", options=GrammarOptions(undeclared_keys=policy))
-        matcher = grammar.matcher("")
-        return all(map(matcher.accept, text)) and matcher.accept(byte)
-    except ConstrainedK2Error:
-        return False
+@dataclass
+class Side:
+    """A format: the vocabulary of its turns, the beginning of a call, and how its arguments are written."""
+
+    wire_format: WireFormat
+    vocabulary: Vocabulary
+    call: str
+    any_schema: dict[str, Any]
+
+    @property
+    def compiler(self) -> Compiler:
+        return byte_compiler(self.wire_format)
+
+    def written(self, value: dict[str, Any]) -> list[int]:
+        if self.wire_format is KIMI_K3:
+            return encode(self.vocabulary, pieces(value, (",", ":")))
+        return list(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+
+    def allows(self, schema: Any, symbols: list[int], symbol: int, policy: UndeclaredKeys) -> bool:
+        try:
+            options = GrammarOptions(undeclared_keys=policy, encoding=self.wire_format.argument_encoding)
+            matcher = self.compiler.grammar(json.dumps(schema), "", options=options).matcher("")
+            is_text = all(map(matcher.accept, symbols))
+            markers = self.vocabulary.format
+            ends = (
+                self.wire_format is KIMI_K3
+                and symbol == markers.call_end
+                and symbols[-1:] in ([], [markers.argument_begin])
+            )
+            return is_text and (matcher.accept(symbol) or (ends and matcher.is_complete()))
+        except ConstrainedK2Error:
+            return False
+
+    def is_freed(self, schema: Any, symbols: list[int], symbol: int, keywords: tuple[str, ...]) -> bool:
+        """True if the symbol is allowed without these keywords: everywhere, or in one of the objects that have them."""
+        some = [None, *((pointer,) for pointer in holders_of(schema, keywords))]
+        following = [symbol]
+        if self.wire_format is KIMI_K2 and bytes(symbols[-1:]).isalnum() and symbol in b",]} ":
+            following = [*b",]} "]  # a keyword of the value is to blame, whatever comes next
+        policy = policy_without(keywords)
+        return any(
+            self.allows(without(schema, keywords, only), symbols, each, policy) for only in some for each in following
+        )
+
+
+K2_SIDE = Side(KIMI_K2, vocabulary_with(KIMI_K2), CALL, {})
+K3_SIDE = Side(KIMI_K3, byte_compiler(KIMI_K3).vocabulary, K3_CALL, {"type": "object"})
 
 
 def without(schema: Any, keywords: tuple[str, ...], only: tuple[str, ...] | None = None) -> Any:
@@ -63,56 +110,52 @@ def holders_of(schema: Any, keywords: tuple[str, ...]) -> list[str]:
     return [pointer for pointer, each in objects_in(schema) if set(keywords) & each.keys()]
 
 
-def is_freed(schema: Any, text: bytes, byte: int, keywords: tuple[str, ...]) -> bool:
-    policy = policy_without(keywords)
-    some = [None, *((pointer,) for pointer in holders_of(schema, keywords))]
-    ends_value = text[-1:].isalnum() and byte in b",]} "  # then a keyword of the value is to blame, whatever comes next
-    following = b",]} " if ends_value else bytes((byte,))
-    return any(allows(without(schema, keywords, only), text, each, policy) for only in some for each in following)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_without_its_keywords_a_schema_allows_the_byte(path: Path) -> None:
-    rng, vocabulary, tried = random.Random(path.stem), vocabulary_with(KIMI_K2), 0
+    rng, tried = random.Random(path.stem), 0
     cases = cases_in(path)
     for _ in range(400):
         case = rng.choice(cases)
         schema: dict[str, Any] = {"type": "object", "properties": {"v": case["schema"]}}
         schema |= {"$defs": case["schema"]["$defs"]} if "$defs" in case["schema"] else {}
         if case["accepted"]:
-            text = json.dumps({"v": rng.choice(case["accepted"])}, ensure_ascii=False, separators=(",", ":")).encode()
-            tried += check(schema, text, vocabulary, rng)
+            tried += check(K2_SIDE, schema, {"v": rng.choice(case["accepted"])}, rng)
         if tried == TIMES:
             return
     assert tried >= 2  # most bytes are forbidden by JSON itself
 
 
-def check(schema: dict[str, Any], text: bytes, vocabulary: Vocabulary, rng: random.Random) -> bool:
-    """Explain a forbidden byte after a beginning of a text, if one is found; True if keywords forbid it."""
-    cut, byte = rng.randrange(5, len(text)), rng.choice(BYTES)
-    text = text[:cut]
+def check(side: Side, schema: dict[str, Any], value: dict[str, Any], rng: random.Random) -> bool:
+    """Explain a forbidden token after a beginning of a value, if one is found; True if keywords forbid it."""
+    text, close = side.written(value), side.vocabulary.format.call_end
+    begin = 5 if side is K2_SIDE else 2
+    cut, symbol = (
+        rng.randrange(begin, len(text)),
+        rng.choice(BYTES if side is K2_SIDE else [*BYTES, close, close, close]),
+    )
+    symbols = text[:cut]
     try:
-        compiled = byte_compiler().compile(ToolCallSpec.from_openai({"tools": [tool(schema)]}))
+        compiled = side.compiler.compile(ToolCallSpec.from_openai({"tools": [tool(schema)]}))
     except ConstrainedK2Error:
         return False
-    if any(use.reason.startswith("negated") for use in compiled.coverage("act").narrowed):
+    if side is K2_SIDE and any(use.reason.startswith("negated") for use in compiled.coverage("act").narrowed):
         return False  # the grammar forbids more than the schema
-    if not allows(schema, text[:-1], text[-1], "forbid") or allows(schema, text, byte, "forbid"):
+    if not side.allows(schema, symbols[:-1], symbols[-1], "forbid") or side.allows(schema, symbols, symbol, "forbid"):
         return False
-    ids = [*ids_of(CALL, vocabulary), *text]
+    ids = [*ids_of(side.call, side.vocabulary), *symbols]
     limits = ExplainLimits(seconds=60.0, trials=256)
-    (place,) = find_places(compiled, vocabulary, [*ids, 0], {len(ids): byte}, limits=limits).values()
-    keywords, what = place.keywords, (schema, text, chr(byte), place)
+    (place,) = find_places(compiled, side.vocabulary, [*ids, 0], {len(ids): symbol}, limits=limits).values()
+    keywords, what = place.keywords, (schema, symbols, symbol, place)
     assert keywords, what
     if keywords == (UNKNOWN_KEY,):
-        assert allows(schema, text, byte, "allow"), what
+        assert side.allows(schema, symbols, symbol, "allow"), what
     elif keywords[0] in OTHER_CAUSES:
-        assert keywords in {(SYNTAX,), (BLANKS,), (REPEATED_KEY,)}, what
-        assert keywords == (REPEATED_KEY,) or not allows({}, text, byte, "allow"), what
+        assert side is K3_SIDE or keywords in {(SYNTAX,), (BLANKS,), (REPEATED_KEY,)}, what
+        assert keywords == (REPEATED_KEY,) or not side.allows(side.any_schema, symbols, symbol, "allow"), what
     else:
         assert set(keywords) <= KEYWORDS.keys(), what
-        assert is_freed(schema, text, byte, keywords), what
+        assert side.is_freed(schema, symbols, symbol, keywords), what
         return True
     return False
 
@@ -140,13 +183,16 @@ def composed(rng: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
     return schema, dict(members)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_random_compositions(seed: int) -> None:
-    rng, vocabulary, tried = random.Random(seed), vocabulary_with(KIMI_K2), 0
-    for _ in range(200):
+@pytest.mark.parametrize(
+    ("side", "seed"),
+    [*(pytest.param(K2_SIDE, seed, id=f"Kimi K2, {seed}") for seed in range(4)),
+     *(pytest.param(K3_SIDE, seed, id=f"Kimi K3, {seed}", marks=pytest.mark.slow) for seed in range(3))],
+)  # fmt: skip
+def test_random_compositions(side: Side, seed: int) -> None:
+    rng, tried = random.Random(seed), 0
+    for _ in range(200 if side is K2_SIDE else 400):
         schema, instance = composed(rng)
-        text = json.dumps(instance, ensure_ascii=False, separators=(",", ":")).encode()
-        tried += check(schema, text, vocabulary, rng)
+        tried += check(side, schema, instance, rng)
         if tried == 4:
             return
-    raise AssertionError(f"{tried} bytes are forbidden by keywords")
+    raise AssertionError(f"{tried} tokens are forbidden by keywords")

@@ -12,14 +12,14 @@ from constrained_k2.compiler.shared import GrammarOptions
 from constrained_k2.explain.limits import Budget, ExplainLimits
 from constrained_k2.explain.overrides import find_places
 from constrained_k2.explain.subject import Subject
-from constrained_k2.explain.view import Place
+from constrained_k2.explain.view import Site
 from tests.explain.test_places import CALL, END, UNITS, obj
 from tests.explain.turns import byte_compiler, ids_of, place_of, tool, vocabulary_with
 
 BODY = {"tools": [tool(obj(u=UNITS, more={}))]}
 
 
-def many(schema: dict[str, Any], text: str, limits: ExplainLimits, count: int = 300) -> dict[int, Place]:
+def many(schema: dict[str, Any], text: str, limits: ExplainLimits, count: int = 300) -> dict[int, Site]:
     """Explain a forbidden byte at each place of a text's end."""
     vocabulary = vocabulary_with(KIMI_K2)
     compiled = byte_compiler().compile(ToolCallSpec.from_openai({"tools": [tool(schema)]}))
@@ -30,12 +30,12 @@ def many(schema: dict[str, Any], text: str, limits: ExplainLimits, count: int = 
 
 def test_without_trials_the_pointer_remains() -> None:
     found = place_of(BODY, f'{CALL}{{"u":"', "K", limits=ExplainLimits(trials=0))
-    assert found == Place("arguments", "act", "/u", ())
+    assert found == Site("arguments", "act", "/u", ())
 
 
 def test_without_time_the_phase_remains() -> None:
     found = place_of(BODY, f'{CALL}{{"u":"', "K", limits=ExplainLimits(seconds=0.0))
-    assert found == Place("arguments", "act", "/u", ())
+    assert found == Site("arguments", "act", "/u", ())
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_the_number_of_overrides_is_bounded() -> None:
 
 def test_a_long_text_keeps_its_pointers() -> None:
     found = many(obj(a={}), '{"a":"' + "x" * 2000, ExplainLimits(text_bytes=1000), 3)
-    assert list(found.values()) == [Place("arguments", "act", "/a", ())] * 3
+    assert list(found.values()) == [Site("arguments", "act", "/a", ())] * 3
 
 
 HOSTILE = {
@@ -110,33 +110,33 @@ def test_places_beside_each_other() -> None:
     ids = [*ids_of(CALL, vocabulary), *b'{"u":"celsius"}', *ids_of(END, vocabulary)]
     at = len(ids_of(CALL, vocabulary)) + 6
     found = find_places(compiled, vocabulary, ids, {at + 1: ord("Y"), at: ord("K")})
-    assert found == dict.fromkeys((at, at + 1), Place("arguments", "act", "/u", ("enum",)))
+    assert found == dict.fromkeys((at, at + 1), Site("arguments", "act", "/u", ("enum",)))
 
 
 def test_a_turn_that_leaves_the_grammar_keeps_what_is_known() -> None:
     vocabulary = vocabulary_with(KIMI_K2)
     compiled = byte_compiler().compile(ToolCallSpec.from_openai(BODY))
     ids = [*ids_of("<|tool_calls_section_begin|>", vocabulary), *b"oops"]
-    assert find_places(compiled, vocabulary, ids, {3: 1})[3] == Place("section", "", None, ())
+    assert find_places(compiled, vocabulary, ids, {3: 1})[3] == Site("section", "", None, ())
 
 
 def test_threads_explain_at_once() -> None:
-    results: list[Place] = []
+    results: list[Site] = []
     threads = [threading.Thread(target=lambda: results.append(place_of(BODY, f'{CALL}{{"u":"', "K"))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert results == [Place("arguments", "act", "/u", ("enum",))] * 4
+    assert results == [Site("arguments", "act", "/u", ("enum",))] * 4
 
 
 def test_tokens_whose_text_is_allowed() -> None:
     forced = place_of(BODY, f'{CALL}{{"u":"c', "el", is_legal=True)
-    assert forced == Place("arguments", "act", "/u", ("split into tokens",))
+    assert forced == Site("arguments", "act", "/u", ("split into tokens",))
     budget = place_of(BODY | {"thinking": True}, "Hm", "more", in_reasoning=True, is_legal=True)
-    assert budget == Place("reasoning", "", None, ("thinking budget",))
+    assert budget == Site("reasoning", "", None, ("thinking budget",))
     reserve = place_of(BODY, f'{CALL}{{"more":"x', "yz", is_legal=True)
-    assert reserve == Place("arguments", "act", "/more", ("token limits",))
+    assert reserve == Site("arguments", "act", "/more", ("token limits",))
 
 
 def test_parts_of_schemas_stand_alone_unless_they_are_named() -> None:

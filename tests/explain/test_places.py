@@ -1,11 +1,13 @@
-"""Every forbidden token is found with the right phase, tool, pointer and keyword."""
+"""The phase, tool, pointer and keyword of every forbidden token, in each format."""
 
 from typing import Any
 
 import pytest
 
 from constrained_k2 import KIMI_K2
-from constrained_k2.explain.view import Place
+from constrained_k2.explain.view import Site
+from constrained_k2.formats.base import WireFormat
+from constrained_k2.formats.kimi_k3 import KIMI_K3
 from tests.explain.turns import place_of, tool
 
 SECTION = "<|tool_calls_section_begin|><|tool_call_begin|>"
@@ -97,11 +99,59 @@ SCHEMAS: dict[str, tuple[dict[str, Any], str, str, str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
-def test_keywords_of_schemas(name: str) -> None:
-    schema, written, wanted, pointer, keywords = SCHEMAS[name]
-    found = place_of({"tools": [tool(schema)]}, CALL + written, wanted)
-    assert found == Place("arguments", "act", pointer, keywords)
+TOOLS = "<|close|>response<|sep|><|open|>tools<|sep|>"
+K3_CALL = f'{TOOLS}<|open|>call tool="act" index="1"<|sep|>'
+
+
+def block(key: str, kind: str, value: str) -> str:
+    return f'<|open|>argument key="{key}" type="{kind}"<|sep|>{value}<|close|>argument<|sep|>'
+
+
+def begun(key: str, kind: str, value: str = "") -> str:
+    return f'<|open|>argument key="{key}" type="{kind}"<|sep|>{value}'
+
+
+K3_SCHEMAS: dict[str, tuple[dict[str, Any], str, str, str, tuple[str, ...]]] = {
+    "enum": (obj(u=UNITS), begun("u", "string"), "CELSIUS", "/u", ("enum",)),
+    "enum, its end": (obj(u=UNITS), begun("u", "string", "cel"), "<|close|>", "/u", ("enum",)),
+    "type": (obj(a={"type": "integer"}), '<|open|>argument key="a" type="', "string", "/a", ("type",)),
+    "required": (obj(["a", "b"], a={"type": "integer"}, b={}), block("a", "number", "1"), "<|close|>", "", ("required",)),
+    "required below": (obj(p=POINT), begun("p", "object", "{"), "}", "/p", ("required",)),
+    "pattern": (obj(a={"type": "string", "pattern": "^[a-z]+$"}), begun("a", "string", "x"), "Y", "/a", ("pattern",)),
+    "minLength": (obj(a={"type": "string", "minLength": 3}), begun("a", "string", "x"), "<|close|>", "/a", ("minLength",)),
+    "maximum": (obj(a={"type": "integer", "maximum": 14}), begun("a", "number", "1"), "5", "/a", ("maximum",)),
+    "minimum": (obj(a={"type": "integer", "minimum": 14}), begun("a", "number", "1"), "<|close|>", "/a", ("minimum",)),
+    "items": (
+        obj(a={"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}),
+        begun("a", "array", "[[1],[2,"), '"', "/a/1/1", ("type",),
+    ),
+    "unknown key": (obj(a={}, b={}), '<|open|>argument key="', "zz", "", ("unknown key",)),
+    "repeated key": (
+        obj(a={"type": "integer"}, b={}), f'{block("a", "number", "1")}<|open|>argument key="', 'a"', "", ("repeated key",)
+    ),
+    "an escaped key": (
+        {"type": "object", "properties": {'a"b/c': UNITS}}, begun("a&quot;b/c", "string"), "K", '/a"b~1c', ("enum",)
+    ),
+    "marker in a string": (obj(a={"type": "string"}), begun("a", "string"), "<|open|>", "/a", ("marker in a string",)),
+    "a token of no format": (obj(a={"type": "string"}), begun("a", "string"), "<osagent_mode>", "/a", ("marker in a string",)),
+    "the turn's end": (obj(a={"type": "string"}), "", "<|end_of_msg|>", "", ("end of the turn",)),
+    "syntax": (obj(a={"type": "string"}), f'{begun("a", "string", "x")}<|close|>', "x", "/a", ("syntax",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wire_format", "case"),
+    [*(pytest.param(KIMI_K2, case, id=f"Kimi K2, {name}") for name, case in SCHEMAS.items()),
+     *(pytest.param(KIMI_K3, case, id=f"Kimi K3, {name}") for name, case in K3_SCHEMAS.items())],
+)  # fmt: skip
+def test_keywords_of_schemas(
+    wire_format: WireFormat, case: tuple[dict[str, Any], str, str, str, tuple[str, ...]]
+) -> None:
+    schema, written, wanted, pointer, keywords = case
+    found = place_of(
+        {"tools": [tool(schema)]}, (CALL if wire_format is KIMI_K2 else K3_CALL) + written, wanted, wire_format
+    )
+    assert found == Site("arguments", "act", pointer, keywords)
 
 
 def body(**fields: Any) -> dict[str, Any]:
@@ -109,79 +159,114 @@ def body(**fields: Any) -> dict[str, Any]:
 
 
 ANSWER = {"type": "json_schema", "json_schema": {"name": "x", "schema": obj(["u"], u=UNITS)}}
-REST: dict[str, tuple[dict[str, Any], str, str, Place]] = {
-    "undeclared name": (body(), f"{SECTION}functions.", "move", Place("call_id", "", None, ("undeclared name",))),
-    "a longer name": (body(), f"{SECTION}functions.act_too", "2", Place("call_id", "", None, ("undeclared name",))),
-    "header": (body(), SECTION, "act", Place("call_id", "", None, ("call header",))),
-    "index": (body(), f"{SECTION}functions.act:", "1", Place("call_id", "act", None, ("index",))),
+REST: dict[str, tuple[dict[str, Any], str, str, Site]] = {
+    "undeclared name": (body(), f"{SECTION}functions.", "move", Site("call_id", "", None, ("undeclared name",))),
+    "a longer name": (body(), f"{SECTION}functions.act_too", "2", Site("call_id", "", None, ("undeclared name",))),
+    "header": (body(), SECTION, "act", Site("call_id", "", None, ("call header",))),
+    "index": (body(), f"{SECTION}functions.act:", "1", Site("call_id", "act", None, ("index",))),
     "no index": (
-        body(), f"{SECTION}functions.act", "<|tool_call_argument_begin|>", Place("call_id", "act", None, ("index",))
+        body(), f"{SECTION}functions.act", "<|tool_call_argument_begin|>", Site("call_id", "act", None, ("index",))
     ),
     "marker in a string": (
-        body(), f'{CALL}{{"a":"x', "<|tool_call_end|>", Place("arguments", "act", "/a", ("marker in a string",))
+        body(), f'{CALL}{{"a":"x', "<|tool_call_end|>", Site("arguments", "act", "/a", ("marker in a string",))
     ),
     "a token of no format": (
-        body(), f'{CALL}{{"a":"x', "<|im_user|>", Place("arguments", "act", "/a", ("marker in a string",))
+        body(), f'{CALL}{{"a":"x', "<|im_user|>", Site("arguments", "act", "/a", ("marker in a string",))
     ),
     "the call's end": (
-        body(), f'{CALL}{{"a":"x"', "<|tool_call_end|>", Place("arguments", "act", "", ("end of the call",))
+        body(), f'{CALL}{{"a":"x"', "<|tool_call_end|>", Site("arguments", "act", "", ("end of the call",))
     ),
-    "the turn's end": (body(), f'{CALL}{{"a":"x"', "<|im_end|>", Place("arguments", "act", "", ("end of the turn",))),
+    "the turn's end": (body(), f'{CALL}{{"a":"x"', "<|im_end|>", Site("arguments", "act", "", ("end of the turn",))),
     "text where a call is required": (
-        body(tool_choice="required"), "", "Hello", Place("start", "", None, ("call required",))
+        body(tool_choice="required"), "", "Hello", Site("start", "", None, ("call required",))
     ),
     "an end where a call is required": (
-        body(tool_choice="required"), "", "<|im_end|>", Place("start", "", None, ("call required",))
+        body(tool_choice="required"), "", "<|im_end|>", Site("start", "", None, ("call required",))
     ),
     "a call where none is allowed": (
-        body(tool_choice="none"), "Hm", "<|tool_calls_section_begin|>", Place("text", "", None, ("no calls",))
+        body(tool_choice="none"), "Hm", "<|tool_calls_section_begin|>", Site("text", "", None, ("no calls",))
     ),
     "no further call": (
         body(parallel_tool_calls=False), f'{CALL}{{"a":""}}{END}', "<|tool_call_begin|>",
-        Place("between", "", None, ("no more calls",)),
+        Site("between", "", None, ("no more calls",)),
     ),
     "no further call, by the bound": (
         body(max_calls=1), f'{CALL}{{"a":""}}{END}', "<|tool_call_begin|>",
-        Place("between", "", None, ("no more calls",)),
+        Site("between", "", None, ("no more calls",)),
     ),
     "a repeated call": (
         body(repeated_calls="forbid"),
         f'{CALL}{{"a":"x"}}{END}<|tool_call_begin|>functions.act:1<|tool_call_argument_begin|>{{"a":"x"}}', END,
-        Place("arguments", "act", "", ("repeated call",)),
+        Site("arguments", "act", "", ("repeated call",)),
     ),
-    "no reasoning": (body(), "", "<think>", Place("start", "", None, ("no reasoning",))),
+    "no reasoning": (body(), "", "<think>", Site("start", "", None, ("no reasoning",))),
     "text in the section": (
-        body(), "<|tool_calls_section_begin|>", "\n", Place("section", "", None, ("text between markers",))
+        body(), "<|tool_calls_section_begin|>", "\n", Site("section", "", None, ("text between markers",))
     ),
     "an end in the section": (
-        body(), f'{CALL}{{"a":""}}{END}', "<|im_end|>", Place("between", "", None, ("end of the turn",))
+        body(), f'{CALL}{{"a":""}}{END}', "<|im_end|>", Site("between", "", None, ("end of the turn",))
     ),
-    "a marker out of place": (body(), "Hm", "<|tool_call_end|>", Place("text", "", None, ("marker",))),
+    "a marker out of place": (body(), "Hm", "<|tool_call_end|>", Site("text", "", None, ("marker",))),
     "the second call": (
         body(), f'{CALL}{{"a":"x"}}{END}<|tool_call_begin|>functions.act_too:1<|tool_call_argument_begin|>{{', '"b',
-        Place("arguments", "act_too", "", ("unknown key",)),
+        Site("arguments", "act_too", "", ("unknown key",)),
     ),
-    "an answer's value": (body(response_format=ANSWER), '{"u":"', "K", Place("answer", "", "/u", ("enum",))),
-    "an answer's end": (body(response_format=ANSWER), '{"u":', "<|im_end|>", Place("answer", "", "/u", ("end of the turn",))),
-    "an answer's begin": (body(response_format=ANSWER), "", "Sure", Place("start", "", "", ("syntax",))),
-    "no answer": (body(response_format=ANSWER), "", "<|im_end|>", Place("start", "", None, ("answer format",))),
+    "an answer's value": (body(response_format=ANSWER), '{"u":"', "K", Site("answer", "", "/u", ("enum",))),
+    "an answer's end": (body(response_format=ANSWER), '{"u":', "<|im_end|>", Site("answer", "", "/u", ("end of the turn",))),
+    "an answer's begin": (body(response_format=ANSWER), "", "Sure", Site("start", "", "", ("syntax",))),
+    "no answer": (body(response_format=ANSWER), "", "<|im_end|>", Site("start", "", None, ("answer format",))),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REST)
-def test_causes_beyond_schemas(name: str) -> None:
-    request, written, wanted, place = REST[name]
-    assert place_of(request, written, wanted) == place
+def open_body(**fields: Any) -> dict[str, Any]:
+    return {"tools": [tool(obj(a={"type": "string"})), tool(obj(c={}), "act_too")], **fields}
+
+
+CALL_END = "<|close|>call<|sep|>"
+K3_REST: dict[str, tuple[dict[str, Any], str, str, Site]] = {
+    "undeclared name": (open_body(), f'{TOOLS}<|open|>call tool="', "move", Site("call_id", "", None, ("undeclared name",))),
+    "index": (open_body(), f'{TOOLS}<|open|>call tool="act" index="', "0", Site("call_id", "act", None, ("index",))),
+    "header": (open_body(), f"{TOOLS}<|open|>call ", "to=", Site("call_id", "", None, ("call header",))),
+    "an end where a call is required": (
+        open_body(tool_choice="required"), "<|close|>response<|sep|>", "<|close|>", Site("responded", "", None, ("call required",))
+    ),
+    "a call where none is allowed": (
+        open_body(tool_choice="none"), "<|close|>response<|sep|>", "<|open|>", Site("responded", "", None, ("no calls",))
+    ),
+    "no further call": (
+        open_body(parallel_tool_calls=False), K3_CALL + CALL_END, "<|open|>", Site("between", "", None, ("no more calls",))
+    ),
+    "a repeated call": (
+        open_body(repeated_calls="forbid"), f'{K3_CALL}{CALL_END}<|open|>call tool="act" index="2"<|sep|><|close|>', "call",
+        Site("joint", "", None, ("repeated call",)),
+    ),
+    "within a joint": (open_body(), "<|close|>", "answer", Site("joint", "", None, ("text between markers",))),
+    "the second call": (
+        body(), f'{K3_CALL}{CALL_END}<|open|>call tool="act_too" index="2"<|sep|><|open|>argument key="', "b",
+        Site("arguments", "act_too", "", ("unknown key",)),
+    ),
+    "an answer's value": (open_body(response_format=ANSWER), '{"u":"', "K", Site("answer", "", "/u", ("enum",))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wire_format", "case"),
+    [*(pytest.param(KIMI_K2, case, id=f"Kimi K2, {name}") for name, case in REST.items()),
+     *(pytest.param(KIMI_K3, case, id=f"Kimi K3, {name}") for name, case in K3_REST.items())],
+)  # fmt: skip
+def test_causes_beyond_schemas(wire_format: WireFormat, case: tuple[dict[str, Any], str, str, Site]) -> None:
+    request, written, wanted, place = case
+    assert place_of(request, written, wanted, wire_format) == place
 
 
 def test_reasoning() -> None:
     found = place_of(body(thinking=True), "Hm", "<|im_end|>", in_reasoning=True)
-    assert found == Place("reasoning", "", None, ("end of the turn",))
+    assert found == Site("reasoning", "", None, ("end of the turn",))
 
 
 def test_a_pattern_of_an_answer() -> None:
     found = place_of({"structured_outputs": {"regex": "[a-c]+"}}, "a", "x", KIMI_K2)
-    assert found == Place("answer", "", "", ("answer format",))
+    assert found == Site("answer", "", "", ("answer format",))
 
 
 @pytest.mark.slow
@@ -190,18 +275,18 @@ def test_a_pattern_of_an_answer() -> None:
     [('{"u":"', "K", "/u", "enum"), ("{", "}", "", "required"), ('{"u":"celsius","', "zz", "", "unknown key")],
 )
 def test_xgrammars_masks(written: str, wanted: str, pointer: str, keyword: str) -> None:
-    pytest.importorskip("xgrammar")
+    pytest.importorskip("xgrammar", reason="xgrammar is not installed")
     request = {"tools": [tool(obj(["u"], u=UNITS, a={"type": "string"}))], "engine": "xgrammar"}
-    assert place_of(request, CALL + written, wanted) == Place("arguments", "act", pointer, (keyword,))
+    assert place_of(request, CALL + written, wanted) == Site("arguments", "act", pointer, (keyword,))
 
 
 def test_any_json_object() -> None:
     """A schema that the request does not hold the model to forbids nothing."""
     request = {"tools": [tool(obj(u=UNITS), strict=False)], "strict_false": "json_object"}
-    assert place_of(request, f'{CALL}{{"u":', "x") == Place("arguments", "act", "/u", ("syntax",))
-    assert place_of(request, CALL, '"') == Place("arguments", "act", "", ("type",))
+    assert place_of(request, f'{CALL}{{"u":', "x") == Site("arguments", "act", "/u", ("syntax",))
+    assert place_of(request, CALL, '"') == Site("arguments", "act", "", ("type",))
 
 
 def test_undeclared_keys_that_are_allowed() -> None:
     request = {"tools": [tool(obj(u=UNITS) | {"maxProperties": 1})], "undeclared_keys": "allow"}
-    assert place_of(request, f'{CALL}{{"more":1', ",") == Place("arguments", "act", "", ("maxProperties",))
+    assert place_of(request, f'{CALL}{{"more":1', ",") == Site("arguments", "act", "", ("maxProperties",))

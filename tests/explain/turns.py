@@ -5,10 +5,11 @@ from typing import Any
 from constrained_k2 import KIMI_K2, Compiler, ToolCallSpec, Vocabulary
 from constrained_k2.explain.limits import ExplainLimits
 from constrained_k2.explain.overrides import find_places
-from constrained_k2.explain.view import Place
+from constrained_k2.explain.view import Site
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.prompts.special_text import SpecialTexts
 from constrained_k2.vocabulary.vocabulary import _ByteEncoder
+from tests.kit.tools import tool as named_tool
 
 _COMPILERS: dict[WireFormat, Compiler] = {}
 
@@ -36,7 +37,7 @@ def vocabulary_with(wire_format: WireFormat, *pieces: str | bytes) -> Vocabulary
 
 
 def tool(schema: dict[str, Any], name: str = "act", **fields: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "parameters": schema, **fields}}
+    return named_tool(name, schema, **fields)
 
 
 def ids_of(text: str, vocabulary: Vocabulary) -> list[int]:
@@ -53,7 +54,7 @@ def place_of(
     in_reasoning: bool = False,
     limits: ExplainLimits | None = None,
     is_legal: bool = False,
-) -> Place:
+) -> Site:
     """The place of one token that is forbidden after a text, which is checked to be so."""
     vocabulary = vocabulary_with(wire_format, wanted)
     spec = ToolCallSpec.from_openai(body)

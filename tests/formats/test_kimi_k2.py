@@ -1,3 +1,5 @@
+"""Kimi K2's call ids, names and markers."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,3 +1,5 @@
+"""Kimi K3's markers, headers and attributes; how a vocabulary tells its format."""
+
 import json
 
 import pytest
@@ -20,13 +22,8 @@ def test_the_special_tokens_are_the_checkpoints() -> None:
 def test_markers_are_found_by_text() -> None:
     found = formats.format_of(TEXTS)
     assert found.name == "Kimi K3"
-    assert (found.section_begin, found.call_begin, found.section_end, found.call_end, found.think_end) == (
-        1,
-        1,
-        2,
-        2,
-        2,
-    )
+    assert (found.section_begin, found.call_begin) == (1, 1)
+    assert (found.section_end, found.call_end, found.think_end) == (2, 2, 2)
     assert (found.argument_begin, found.turn_end, found.text_end, found.think_begin) == (3, 4, 5, ABSENT)
     assert found.argument_markers == {1, 2, 3}
     assert found.engine_stop == 5

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import jsonschema
 import pytest
@@ -10,25 +11,22 @@ import pytest
 from constrained_k2 import Compiler, FormatMismatch, ToolCallSpec, Vocabulary, build_grammar, formats, parse_completion
 from constrained_k2.formats import kimi_k2
 from constrained_k2.formats.kimi_k2 import KIMI_K2, MARKER_TEXTS
-from constrained_k2.formats.phases import Exit, Phase
-from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+from constrained_k2.formats.phases import Phase, Transition
 from constrained_k2.vocabulary.vocabulary import _ByteEncoder
-from tests.grammar.whole_turns import LarkOracle, verdict
+from tests.grammar.whole_turns import LarkOracle, refused_at, verdict
+from tests.kit.tools import tool
+from tests.kit.walks import ids_of
 
 TEXTS = {**MARKER_TEXTS, "section_begin": "<|calls|>", "section_end": "<|/calls|>", "call_begin": "<|call|>"}
-EXAMPLE = replace(
-    KIMI_K2, name="Example", marker_texts=TEXTS, special_texts=KIMI_K2.special_texts | set(TEXTS.values())
-)
+SPECIAL = KIMI_K2.special_texts | set(TEXTS.values())
+EXAMPLE = replace(KIMI_K2, name="Example", marker_texts=TEXTS, special_texts=SPECIAL)
 SCHEMA = {
     "type": "object",
     "properties": {"unit": {"enum": ["C", "F"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
     "required": ["unit", "days"],
     "additionalProperties": False,
 }
-BODY = {
-    "tools": [{"type": "function", "function": {"name": "forecast", "parameters": SCHEMA}}],
-    "tool_choice": "required",
-}
+BODY = {"tools": [tool("forecast", SCHEMA)], "tool_choice": "required"}
 
 
 def vocabulary(texts: dict[str, str]) -> Vocabulary:
@@ -50,10 +48,9 @@ def test_a_turn_of_the_new_format_is_written_and_read(seed: int, monkeypatch: py
     words = vocabulary(TEXTS)
     matcher = Compiler(words).compile(ToolCallSpec.from_openai(BODY | {"parallel_tool_calls": False})).matcher()
     ids: list[int] = []
-    bitmask, chance = allocate_bitmask(1, words.size), Random(seed)
+    chance = Random(seed)
     while not matcher.is_terminated() and len(ids) < 2000:
-        matcher.fill_bitmask(bitmask, 0)
-        allowed = [int(token) for token in allowed_ids(bitmask[0])]
+        allowed = ids_of(matcher)
         marked = [token for token in allowed if token >= 256]
         ids.append(chance.choice(marked or [token for token in allowed if token not in b" \t\r\n"] or allowed))
         assert matcher.accept_tokens(ids[-1:])
@@ -63,10 +60,9 @@ def test_a_turn_of_the_new_format_is_written_and_read(seed: int, monkeypatch: py
     jsonschema.validate(json.loads(call.arguments), SCHEMA)
 
 
-EXITS = {**kimi_k2.EXITS, Phase.CLOSED: (Exit(("turn_end", b"END", "text_end"), Phase.DONE),)}
-OTHER = replace(
-    EXAMPLE, exits=EXITS, header_begin="<", header_index="|", header_end=">", first_index=1, counts_dialog=False
-)
+EXITS = {**kimi_k2.EXITS, Phase.CLOSED: (Transition(("turn_end", b"END", "text_end"), Phase.DONE),)}
+HEADER: Any = {"header_begin": "<", "header_index": "|", "header_end": ">"}
+OTHER = replace(EXAMPLE, exits=EXITS, first_index=1, counts_dialog=False, **HEADER)
 
 
 def test_a_turn_of_another_structure_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,10 +80,8 @@ def test_a_turn_of_another_structure_is_written(monkeypatch: pytest.MonkeyPatch)
     for refused in (turn("<forecast|8>", "END"), turn("<forecast|1", "END"), turn("<forecast|1>", "EN")):
         assert not matcher.accept_tokens(refused)
         assert matcher.num_tokens == 0
-    bitmask = allocate_bitmask(1, words.size)
     for token in ids:
-        matcher.fill_bitmask(bitmask, 0)
-        assert token in allowed_ids(bitmask[0])
+        assert token in ids_of(matcher)
         assert matcher.accept_tokens([token])
     assert matcher.is_terminated()
     matcher.rollback(4)
@@ -105,6 +99,5 @@ def test_the_whole_turn_grammar_writes_the_formats_headers(parallel: bool, monke
     for header, refused in (("<forecast|1>", None), ("<forecast|8>", 12), ("<forecast|1", 13), ("functions.f:1", 2)):
         call = [marker["call_begin"], *header.encode(), marker["argument_begin"], *b'{"unit":"C","days":2}']
         ids = [marker["section_begin"], *call, marker["call_end"], marker["section_end"], marker["turn_end"]]
-        matcher = Compiler(words).compile(spec).matcher()
-        assert verdict(lambda token, to=matcher: to.accept_tokens([token]), ids) == refused
+        assert refused_at(Compiler(words).compile(spec).matcher(), ids) == refused
         assert verdict(LarkOracle(text, words).accept, ids) == refused

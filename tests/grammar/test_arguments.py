@@ -14,9 +14,10 @@ from constrained_k2 import Compiler, ConstrainedK2Error, UnsupportedSchema, Voca
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.engines.llguidance.forced import forced_ids
 from constrained_k2.engines.protocol import ArgumentGrammar
-from constrained_k2.vocabulary.bitmask import allocate_bitmask
 from tests.kit.compilers import narrowed
 from tests.kit.data import suite
+from tests.kit.grammars import accepts as accepts_json
+from tests.kit.grammars import mask_of, takes
 from tests.kit.xtml import CLOSE, OPEN, SEPARATOR, SPECIAL, block, encode, of_bytes, pieces, with_xtml_markers
 from tests.schema.test_cases import CASES
 from tests.schema.test_rules import OBJECTS
@@ -33,8 +34,25 @@ def compiled(schema: str) -> ArgumentGrammar:
 
 
 def accepts(grammar: ArgumentGrammar, written: list[str]) -> bool:
-    matcher = grammar.matcher("schema")
-    return all(map(matcher.accept, encode(BYTES, written))) and matcher.is_complete()
+    return takes(grammar.matcher("schema"), encode(BYTES, written))
+
+
+def in_both(schema: str) -> tuple[ArgumentGrammar | None, ArgumentGrammar | None]:
+    """Return a schema's grammars of XTML and of JSON; None for one that is refused."""
+    xtml = as_json = None
+    with suppress(ConstrainedK2Error):
+        xtml = compiled(schema)
+    with suppress(ConstrainedK2Error):
+        as_json = ENGINE.compile(schema)
+    return xtml, as_json
+
+
+def of_member(schema: Any, **closed: Any) -> dict[str, Any] | None:
+    """Return a schema of arguments whose member ``x`` has the schema; None if its references would point elsewhere."""
+    if any(f'"{word}"' in json.dumps(schema) for word in REFERENCES):
+        return None
+    draft = {"$schema": schema["$schema"]} if isinstance(schema, dict) and "$schema" in schema else {}
+    return draft | closed | {"properties": {"x": schema}, "additionalProperties": False}
 
 
 def accepts_all_orders(grammar: ArgumentGrammar, value: dict[str, Any]) -> list[bool]:
@@ -59,25 +77,15 @@ def test_exactly_the_valid_objects_are_written(schema: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("inside", [True, False], ids=["value", "arguments"])
 def test_each_keyword_holds(case: dict[str, Any], *, inside: bool) -> None:
-    schema = case["schema"]
-    if inside:
-        if any(f'"{word}"' in json.dumps(schema) for word in REFERENCES):
-            return  # it would refer to another place
-        draft = {"$schema": schema["$schema"]} if isinstance(schema, dict) and "$schema" in schema else {}
-        # Of type object: JSON has other values, which may satisfy a negation that arguments cannot.
-        closed = {"type": "object", "required": ["x"], "additionalProperties": False}
-        schema = draft | closed | {"properties": {"x": schema}}
+    # Of type object: JSON has other values, which may satisfy a negation that arguments cannot.
+    schema = of_member(case["schema"], type="object", required=["x"]) if inside else case["schema"]
     groups = [
         [{"x": instance} if inside else instance for instance in case[verdict] if inside or isinstance(instance, dict)]
         for verdict in ("accepted", "rejected")
     ]
-    if not any(groups):
+    if schema is None or not any(groups):
         return
-    grammar = as_json = None
-    with suppress(ConstrainedK2Error):
-        grammar = compiled(json.dumps(schema))
-    with suppress(ConstrainedK2Error):
-        as_json = ENGINE.compile(json.dumps(schema))
+    grammar, as_json = in_both(json.dumps(schema))
     if grammar is None or as_json is None:
         assert grammar is as_json or not groups[0]
         return
@@ -89,15 +97,13 @@ def test_each_keyword_holds(case: dict[str, Any], *, inside: bool) -> None:
 
 
 def test_undeclared_keys_are_escaped_and_never_declared_ones() -> None:
-    grammar = compiled(
-        '{"type": "object", "properties": {"a\\"&": {"type": "null"}}, "additionalProperties": {"type": "string"}}'
-    )
+    properties, others = {'a"&': {"type": "null"}}, {"type": "string"}
+    grammar = compiled(json.dumps({"type": "object", "properties": properties, "additionalProperties": others}))
     assert accepts(grammar, pieces({'a"&': None, "&quot;": "x", '"': "", "a": "\n"}))
     assert not accepts(grammar, pieces({'a"&': "x"}))
     for key in ('a"&', "&amp", "&lt;"):
-        assert not accepts(
-            grammar, [OPEN, f'argument key="{key}" type="string"', SEPARATOR, "", CLOSE, "argument", SEPARATOR]
-        )
+        written = [OPEN, f'argument key="{key}" type="string"', SEPARATOR, "", CLOSE, "argument", SEPARATOR]
+        assert not accepts(grammar, written)
 
 
 def test_a_string_may_spell_any_marker() -> None:
@@ -127,14 +133,8 @@ def test_what_is_not_written(written: list[str]) -> None:
     grammar = ENGINE.compile(json.dumps({"type": "object"} | schema), "forbid", "xtml")
     assert accepts(grammar, block("n", "number", "1") + block("l", "array", "[ 1 , 2 ]"))
     assert accepts(grammar, [])
-    written = [piece for piece in written if piece]
-    matcher = grammar.matcher("schema")
-    ids = [token for piece in written for token in _ids(piece)]
-    assert not (all(map(matcher.accept, ids)) and matcher.is_complete())
-
-
-def _ids(piece: str) -> list[int]:
-    return [BYTES.special_tokens[piece]] if piece in SPECIAL else BYTES.encode(piece)
+    ids = [[BYTES.special_tokens[piece]] if piece in SPECIAL else BYTES.encode(piece) for piece in written]
+    assert not takes(grammar.matcher("schema"), chain.from_iterable(ids))
 
 
 @pytest.mark.parametrize("count", [64, 65, 70])
@@ -152,10 +152,8 @@ def test_many_required_keys(count: int) -> None:
 def test_any_split_of_a_tag_is_allowed(small_vocabulary: Vocabulary) -> None:
     """Checkpoints write names in pieces: masks force no other split of the only possible text."""
     vocabulary = with_xtml_markers(small_vocabulary)
-    grammar = LLGuidanceEngine(vocabulary).compile(
-        '{"type": "object", "properties": {"_id": {"type": "string"}}, "required": ["_id"]}', "forbid", "xtml"
-    )
-    row = allocate_bitmask(1, vocabulary.size)[0]
+    schema = '{"type": "object", "properties": {"_id": {"type": "string"}}, "required": ["_id"]}'
+    grammar = LLGuidanceEngine(vocabulary).compile(schema, "forbid", "xtml")
     (begin, head, *_) = pieces({"_id": ""})
     whole = vocabulary.encode(head)
     for ids in (whole, list(chain.from_iterable(map(vocabulary.encode, head)))):
@@ -166,8 +164,7 @@ def test_any_split_of_a_tag_is_allowed(small_vocabulary: Vocabulary) -> None:
         assert matcher.accept(vocabulary.special_tokens[begin])
         for token in ids:
             assert matcher.forced_tokens()
-            matcher.fill(row)
-            assert row[token // 32] >> (token % 32) & 1
+            assert token in mask_of(matcher, vocabulary)
             assert matcher.accept(token)
 
 
@@ -205,26 +202,15 @@ def test_the_suite_is_read_as_in_json() -> None:
     compared = 0
     for case in corpora.suite(suite()):
         document = json.loads(case.schema)
-        for inside in (True, False):
-            if inside and any(f'"{word}"' in case.schema for word in REFERENCES):
-                continue  # it would refer to another place
+        for inside, schema in ((True, of_member(document)), (False, document)):
             values = [json.loads(instance.text) for instance in case.instances]
             values = [{"x": value} if inside else value for value in values if inside or isinstance(value, dict)]
-            draft = {"$schema": document["$schema"]} if isinstance(document, dict) else {}
-            wrapped = draft | {"properties": {"x": document}, "additionalProperties": False}
-            schema = json.dumps(wrapped if inside else document)
-            grammar = as_json = None
-            with suppress(ConstrainedK2Error):
-                grammar = compiled(schema)
-            with suppress(ConstrainedK2Error):
-                as_json = ENGINE.compile(schema)
+            grammar, as_json = (None, None) if schema is None else in_both(json.dumps(schema))
             if grammar is None or as_json is None:
                 continue
             assert not inside or grammar.coverage == as_json.coverage, case.name
             for value in values:
-                written = json.dumps(value, ensure_ascii=False).encode()
-                matcher = as_json.matcher("schema")
-                expected = all(map(matcher.accept, written)) and matcher.is_complete()
+                expected = accepts_json(as_json, value, (", ", ": "))
                 assert accepts(grammar, pieces(value)) == expected, (case.name, value)
                 compared += 1
     assert compared > 2_000

@@ -9,7 +9,8 @@ import pytest
 
 from constrained_k2 import InvalidRequest, StrictPolicy, ToolCallSpec, UnsupportedSchema, build_grammar
 from constrained_k2.cli import main
-from tests.grammar.whole_turns import CASES, K3_CASES, spec_of, tool
+from tests.grammar.whole_turns import CASES, K3_CASES, spec_of
+from tests.kit.tools import tool
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ from constrained_k2.prompts.xtml import render_turn
 from constrained_k2.request.spec import ToolCall
 from tests.grammar.test_arguments import BYTES, ENGINE, accepts, accepts_all_orders, compiled
 from tests.kit.compilers import narrowed
+from tests.kit.grammars import request_of
+from tests.kit.tools import tool
 from tests.kit.xtml import CLOSE, OPEN, SEPARATOR, block, encode, pieces
 
 XTML = GrammarOptions(encoding="xtml", undeclared_keys="allow")
@@ -48,13 +50,8 @@ def test_keys_of_any_text(key: str) -> None:
     schema = of({key: {"type": "integer"}}, required=[key], additionalProperties=False)
     grammar = compiled(json.dumps(schema))
     assert accepts(grammar, pieces({key: 1})) and not accepts(grammar, [])
-    for wrong in (
-        {key: "1"},
-        {key: 1.5},
-        {f"{key}x": 1},
-        {key: 1, f"{key}x": 1},
-        {f"{key[1:]}": 1} if key else {"x": 1},
-    ):
+    other = {key[1:]: 1} if key else {"x": 1}
+    for wrong in ({key: "1"}, {key: 1.5}, {f"{key}x": 1}, {key: 1, f"{key}x": 1}, other):
         assert not accepts(grammar, pieces(wrong)), wrong
     assert not accepts(grammar, pieces({key: 1}) + pieces({key: 1}))
 
@@ -62,8 +59,7 @@ def test_keys_of_any_text(key: str) -> None:
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: ascii(key[:20]))
 def test_calls_with_keys_of_any_text_are_read_back(key: str) -> None:
     compiler = byte_compiler(wire_format=KIMI_K3)
-    tool = {"type": "function", "function": {"name": "f", "parameters": of({key: {}}, required=[key])}}
-    spec = ToolCallSpec.from_openai({"tools": [tool], "tool_choice": "required"})
+    spec = ToolCallSpec.from_openai({"tools": [tool("f", of({key: {}}, required=[key]))], "tool_choice": "required"})
     for value in (key, {key: key}, [key], 1):
         text = json.dumps({key: value}, ensure_ascii=False)
         ids = render_turn([ToolCall("f", 1, text)], compiler.vocabulary)
@@ -132,10 +128,8 @@ def test_a_schema_that_contains_itself() -> None:
 
 @pytest.mark.parametrize("count", [2, 60, 250, 300])
 def test_many_branches_with_a_discriminator(count: int) -> None:
-    branches = [
-        of({"kind": {"const": f"k{number}"}, f"v{number}": {"type": "string"}}, required=["kind", f"v{number}"])
-        for number in range(count)
-    ]
+    string = {"type": "string"}
+    branches = [of({"kind": {"const": f"k{n}"}, f"v{n}": string}, required=["kind", f"v{n}"]) for n in range(count)]
     grammar = ENGINE.compile(json.dumps({"type": "object", "anyOf": branches}), "forbid", "xtml")
     assert not grammar.coverage.relaxed
     last = count - 1
@@ -146,10 +140,7 @@ def test_many_branches_with_a_discriminator(count: int) -> None:
 
 def test_more_branches_than_are_written_are_relaxed_and_refused_if_strict() -> None:
     """Each branch of one list may hold beside each of the others: they meet too often."""
-    groups = [
-        {"anyOf": [of({f"{name}{number}": {}}, required=[f"{name}{number}"]) for number in range(60)]}
-        for name in "abcd"
-    ]
+    groups = [{"anyOf": [of({f"{name}{n}": {}}, required=[f"{name}{n}"]) for n in range(60)]} for name in "abcd"]
     assert_relaxed({"type": "object", "allOf": groups}, "#/allOf")
 
 
@@ -167,16 +158,11 @@ def test_patterns_that_no_engine_knows_are_relaxed_and_refused_if_strict(pattern
 def assert_relaxed(schema: dict[str, Any], pointer: str) -> None:
     coverage = schema_coverage(schema, wire_format=KIMI_K3)
     assert pointer in [use.pointer for use in coverage.relaxed] and not coverage.refused
-    for strict in (True, False):
-        function = {"name": "f", "parameters": schema, "strict": strict}
-        spec = ToolCallSpec.from_openai({"tools": [{"type": "function", "function": function}]})
-        compiler = Compiler(byte_compiler(wire_format=KIMI_K3).vocabulary)
-        if strict:
-            with pytest.raises(UnsupportedSchema, match="is strict, and") as caught:
-                compiler.compile(spec)
-            assert caught.value.location.endswith(pointer)
-        else:
-            compiler.compile(spec)
+    vocabulary = byte_compiler(wire_format=KIMI_K3).vocabulary
+    with pytest.raises(UnsupportedSchema, match="is strict, and") as caught:
+        request_of(Compiler(vocabulary), schema, strict=True)
+    assert caught.value.location.endswith(pointer)
+    request_of(Compiler(vocabulary), schema, strict=False)
 
 
 def test_a_grammar_that_fails_in_its_first_key_is_found_when_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

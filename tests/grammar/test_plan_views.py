@@ -8,8 +8,8 @@ import pytest
 from constrained_k2 import Vocabulary
 from constrained_k2.engines.llguidance.direct.rules import direct_model
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
-from constrained_k2.engines.llguidance.grammar_text import Patterns, our_text
-from constrained_k2.engines.llguidance.position import Expect, Open, Position
+from constrained_k2.engines.llguidance.grammar_text import Patterns, schema_grammar
+from constrained_k2.engines.llguidance.position import Open, Position, StateKind
 from constrained_k2.engines.llguidance.position_tracker import PositionTracker
 from constrained_k2.grammar.plan.nodes import (
     Alternative,
@@ -22,7 +22,7 @@ from constrained_k2.grammar.plan.nodes import (
     UnequalValues,
 )
 from constrained_k2.grammar.state_model import AMBIGUOUS, StateModel
-from constrained_k2.schema.shapes import Boolean, Null, Value
+from constrained_k2.schema.shapes import Boolean, ListedValue, Null
 from constrained_k2.vocabulary.bitmask import allowed_ids
 from tests.kit.data import mcp_servers
 
@@ -46,7 +46,7 @@ SCHEMAS: list[Any] = [
 
 def first_bytes(one: Alternative) -> set[int]:
     """Return the bytes that a value of an alternative begins with; "0" for all numbers."""
-    if isinstance(one, Value):
+    if isinstance(one, ListedValue):
         begun = one.text[0].encode()[0]
         return {ord("0")} if begun in _DIGITS else {begun}
     if isinstance(one, Boolean):
@@ -59,7 +59,7 @@ def first_bytes(one: Alternative) -> set[int]:
 def planned(schema: Any) -> tuple[Plan, StateModel]:
     """Return the plan of a schema inside an object, and its positions."""
     document = {"type": "object", "properties": {"it": {"$ref": "#/$defs/it"}}, "$defs": {"it": schema}}
-    source = our_text(json.loads(json.dumps(document).replace('"#"', '"#/$defs/it"')), Patterns(), "forbid")
+    source = schema_grammar(json.loads(json.dumps(document).replace('"#"', '"#/$defs/it"')), Patterns(), "forbid")
     assert source.plan is not None and source.model is not None
     return source.plan, source.model
 
@@ -78,7 +78,7 @@ def test_masks_and_positions_are_those_of_their_node(schema: Any, engine: LLGuid
     seen = 0
     for number, node in enumerate(plan.nodes):
         first = set[int]().union(*map(first_bytes, node.alternatives))
-        position = Position(Expect.VALUE, number, outside)
+        position = Position(StateKind.VALUE, number, outside)
         residual = residuals.of(position)
         row = None if residual is None else masks.allowed(residual)
         if row is not None:

@@ -7,7 +7,7 @@ import pytest
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.states import PatternStates, of_format
 from constrained_k2.grammar.patterns.string_states import KnownStrings, StringState
-from constrained_k2.schema.shapes import Shape, String, Value
+from constrained_k2.schema.shapes import ListedValue, Shape, String
 from constrained_k2.schema.string_formats import FORMATS
 
 
@@ -49,7 +49,7 @@ def test_texts_with_equal_states(shape: String, one: str, other: str) -> None:
 
 
 def test_a_state_has_a_part_for_each_shape() -> None:
-    start = begin(pattern("^a+$"), Value('"ab"'))
+    start = begin(pattern("^a+$"), ListedValue('"ab"'))
     assert start.after("aa") is start.after("aaa")
     assert start.after("ab") is not start.after("a")
     assert start.after("ab") is not start.after("b")
@@ -58,15 +58,12 @@ def test_a_state_has_a_part_for_each_shape() -> None:
 def test_far_from_its_end_a_long_string_has_few_masks() -> None:
     start = begin(String(longest=400), lengths=(96, 128))
     far, farther, near = (start.after("x" * count) for count in (10, 200, 310))
-    assert far is not None
-    assert farther is not None
-    assert near is not None
-    assert far.twin is farther.twin is not None
-    assert far.twin is not far
-    assert near.twin is not far.twin  # 90 characters are left, and a token has 96
+    assert far is not None and farther is not None and near is not None
+    assert far.representative is farther.representative is not None
+    assert far.representative is not far
+    assert near.representative is not far.representative  # 90 characters are left, and a token has 96
     last = start.after("x" * 390)
-    assert last is not None
-    assert last.twin is last
+    assert last is not None and last.representative is last
 
 
 def test_a_long_string_is_not_tracked_beyond_the_limit() -> None:

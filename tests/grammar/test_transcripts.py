@@ -17,6 +17,7 @@ from tests.grammar.whole_turns import (
     TagOracle,
     bytes_of,
     in_reasoning,
+    refused_at,
     spec_of,
     transcript_ids,
     transcripts,
@@ -45,7 +46,7 @@ def test_transcripts_by_the_split_matcher(case: Path) -> None:
     for row in transcripts(case):
         ids = transcript_ids(row["text"], vocabulary)
         matcher = compiled.matcher(in_reasoning=in_reasoning(case))
-        assert verdict(lambda token, to=matcher: to.accept_tokens([token]), ids) == row["refused_at"], row["text"]
+        assert refused_at(matcher, ids) == row["refused_at"], row["text"]
         assert matcher.is_terminated() == row["accept"], row["text"]
 
 
@@ -83,10 +84,11 @@ def test_transcripts_by_the_parser(case: Path) -> None:
         assert read == row["calls"], row["text"]
 
 
+@pytest.mark.parametrize("size", ["small", pytest.param("real", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", ALL, ids=ALL_IDS)
-def test_transcripts_in_other_tokenizations(case: Path, compiler: Compiler, k3_compiler: Compiler) -> None:
+def test_transcripts_in_other_tokenizations(case: Path, size: str, request: pytest.FixtureRequest) -> None:
     """On a BPE vocabulary the refused token is the one with the refused byte, or the next one."""
-    compiler = k3_compiler if case.parent == K3 else compiler
+    compiler: Compiler = request.getfixturevalue(f"{'k3_' if case.parent == K3 else ''}{size}_compiler")
     vocabulary, spec = compiler.vocabulary, spec_of(case)
     if case.parent != K3 and spec.thinking and "<think>" not in vocabulary.special_tokens:
         pytest.skip("this vocabulary names no <think>")
@@ -95,7 +97,7 @@ def test_transcripts_in_other_tokenizations(case: Path, compiler: Compiler, k3_c
     for row in transcripts(case):
         ids = transcript_ids(row["text"], vocabulary)
         matcher, oracle = compiled.matcher(in_reasoning=in_reasoning(case)), LarkOracle(text, vocabulary)
-        refused = verdict(lambda token, to=matcher: to.accept_tokens([token]), ids)
+        refused = refused_at(matcher, ids)
         assert refused == verdict(oracle.accept, ids), row["text"]
         assert (refused is None) == (row["refused_at"] is None), row["text"]
         assert matcher.is_terminated() == row["accept"], row["text"]

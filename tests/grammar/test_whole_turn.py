@@ -39,8 +39,8 @@ from tests.grammar.whole_turns import (
     TagOracle,
     bytes_of,
     in_reasoning,
+    refused_at,
     spec_of,
-    tool,
     transcript_ids,
     transcripts,
     verdict,
@@ -48,13 +48,13 @@ from tests.grammar.whole_turns import (
 from tests.kit.budget import tries
 from tests.kit.data import mcp_servers
 from tests.kit.k3_turns import read
-from tests.kit.walks import walk
+from tests.kit.tools import tool
+from tests.kit.walks import row_of, walk
 
 
-def allowed(matcher: ToolCallMatcher, vocabulary: Vocabulary) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    row = allocate_bitmask(1, vocabulary.size)
-    matcher.fill_bitmask(row, 0)
-    return np.unpackbits(row.view(np.uint8)[0], bitorder="little")[: vocabulary.size].astype(bool)
+def allowed(matcher: ToolCallMatcher) -> npt.NDArray[np.bool_]:
+    bits = np.unpackbits(row_of(matcher).view(np.uint8), bitorder="little")
+    return bits[: matcher.vocabulary.size].astype(bool)
 
 
 def assert_masks_agree(
@@ -64,7 +64,7 @@ def assert_masks_agree(
 
     LLGuidance allows only the canonical token if text is forced: our matchers do so only in JSON.
     """
-    ours = allowed(matcher, vocabulary)
+    ours = allowed(matcher)
     is_json = vocabulary.format.argument_encoding == "json"
     forces = matcher.phase is Phase.ANSWER or (matcher.phase is Phase.ARGUMENTS and is_json)
     theirs = (forcing if forces else oracle).mask()
@@ -110,7 +110,7 @@ class Both:
             self.matcher.fill_bitmask(bitmask, row)
         else:
             bits = np.zeros(bitmask.shape[1] * 32, bool)
-            bits[: self.vocabulary.size] = self.oracle.mask() & allowed(self.matcher, self.vocabulary)
+            bits[: self.vocabulary.size] = self.oracle.mask() & allowed(self.matcher)
             bitmask[row] = np.packbits(bits, bitorder="little").view(np.int32)
 
     def accept_tokens(self, ids: list[int]) -> bool:
@@ -162,7 +162,7 @@ def test_turns_drawn_under_one_mask_are_accepted_by_the_other_and_masks_agree(
         assert both.oracle.matcher.is_stopped()
 
 
-def row_of(vocabulary: Vocabulary, ids: Iterable[int]) -> npt.NDArray[np.int32]:
+def row_with(vocabulary: Vocabulary, ids: Iterable[int]) -> npt.NDArray[np.int32]:
     row = allocate_bitmask(1, vocabulary.size)[0]
     TokenSet(ids, vocabulary.size).fill(row)
     return row
@@ -173,9 +173,9 @@ def k3_walk(both: Both, seed: int, limit: int = 5000) -> list[int]:
     vocabulary, chance = both.vocabulary, random.Random(seed)
     bitmask = allocate_bitmask(1, vocabulary.size)
     ordinary = [(token, vocabulary.ordinary_bytes(token)) for token in range(vocabulary.size)]
-    markers = row_of(vocabulary, vocabulary.special_tokens.values())
-    ending = row_of(vocabulary, (token for token, raw in ordinary if raw[:1] in {b'"', b"]", b"}"}))
-    ascii_text = row_of(vocabulary, (token for token, raw in ordinary if raw.isascii()))
+    markers = row_with(vocabulary, vocabulary.special_tokens.values())
+    ending = row_with(vocabulary, (token for token, raw in ordinary if raw[:1] in {b'"', b"]", b"}"}))
+    ascii_text = row_with(vocabulary, (token for token, raw in ordinary if raw.isascii()))
     ids: list[int] = []
     while not both.is_terminated():
         assert len(ids) < limit, vocabulary.decode(ids[-100:])
@@ -251,8 +251,7 @@ def test_damaged_transcripts_are_refused_at_the_same_token(
         ids[location:cut] = chance.choice([[], [chance.choice(alphabet)], ids[location:cut] * 2])
     matcher = _COMPILED[case].matcher(in_reasoning=in_reasoning(case))
     oracle = LarkOracle((case / "grammar.lark").read_text(encoding="utf-8"), vocabulary)
-    ours = verdict(lambda token: matcher.accept_tokens([token]), ids)
-    assert ours == verdict(oracle.accept, ids), vocabulary.decode(ids)
+    assert refused_at(matcher, ids) == verdict(oracle.accept, ids), vocabulary.decode(ids)
 
 
 def write(compiler: Compiler, spec: ToolCallSpec, calls: list[ToolCall], **more: Any) -> tuple[int | None, int | None]:
@@ -261,7 +260,7 @@ def write(compiler: Compiler, spec: ToolCallSpec, calls: list[ToolCall], **more:
     ids = [*render_tool_calls(calls, vocabulary), vocabulary.format.turn_end]
     matcher = compiler.compile(spec).matcher(**more)
     oracle = LarkOracle(build_grammar(spec, **more), vocabulary)
-    return verdict(lambda token: matcher.accept_tokens([token]), ids), verdict(oracle.accept, ids)
+    return refused_at(matcher, ids), verdict(oracle.accept, ids)
 
 
 @pytest.mark.parametrize("first", [0, 7, 95, 990, 9_000, 999_999_990])
@@ -272,8 +271,7 @@ def test_indexes_count_up_across_every_carry(first: int) -> None:
     for wrong in (calls[50].index + 1, calls[50].index - 1, calls[50].index % 10):
         damaged = [*calls[:50], ToolCall("f", wrong, "{}"), *calls[51:]]
         ours, theirs = write(Compiler(BYTES), spec, damaged)
-        assert ours is not None
-        assert ours == theirs
+        assert ours == theirs is not None
 
 
 def test_indexes_of_kimi_k3_count_up_across_every_carry() -> None:
@@ -286,13 +284,12 @@ def test_indexes_of_kimi_k3_count_up_across_every_carry() -> None:
 
     def refused(ids: list[int]) -> tuple[int | None, int | None]:
         matcher, oracle = compiled.matcher(), LarkOracle(text, K3_BYTES)
-        return verdict(lambda token: matcher.accept_tokens([token]), ids), verdict(oracle.accept, ids)
+        return refused_at(matcher, ids), verdict(oracle.accept, ids)
 
     assert refused(render_turn(calls, K3_BYTES, first_index=due)) == (None, None)
     for first in {0, 1, 2, 7, 8, 10} - {due}:
         ours, theirs = refused(render_turn(calls[:1], K3_BYTES, first_index=first))
-        assert ours is not None
-        assert ours == theirs
+        assert ours == theirs is not None
 
 
 @pytest.mark.slow
@@ -324,9 +321,7 @@ def test_a_prompt_that_ends_in_the_reasoning(choice: str) -> None:
         matcher = Compiler(BYTES).compile(spec).matcher(in_reasoning=True)
         oracle = LarkOracle(build_grammar(spec, in_reasoning=True), BYTES)
         tag = TagOracle(build_grammar(spec, "xgrammar", markers=BYTES.format, in_reasoning=True), BYTES)
-        ours = verdict(lambda token, to=matcher: to.accept_tokens([token]), ids)
-        assert verdict(oracle.accept, ids) == ours, text
-        assert verdict(tag.accept, ids) == ours, text
+        assert verdict(oracle.accept, ids) == verdict(tag.accept, ids) == refused_at(matcher, ids), text
 
 
 @pytest.mark.slow

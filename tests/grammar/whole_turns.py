@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import xgrammar
 
-from constrained_k2 import ToolCallSpec, Vocabulary
+from constrained_k2 import ToolCallMatcher, ToolCallSpec, Vocabulary
 from constrained_k2.engines.llguidance.tokenizer import WrappedVocabulary
 from constrained_k2.formats import kimi_k3
 from constrained_k2.formats.kimi_k2 import MARKER_TEXTS
@@ -28,10 +28,6 @@ ALL = [*CASES, *K3_CASES]
 ALL_IDS = [str(case.relative_to(ROOT)) for case in ALL]
 BYTES = Vocabulary.of_bytes()
 K3_BYTES = Vocabulary.of_bytes(KIMI_K3)
-
-
-def tool(name: str, parameters: Any = None, **more: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "parameters": parameters, **more}}
 
 
 def spec_of(case: Path) -> ToolCallSpec:
@@ -72,6 +68,11 @@ def transcript_ids(text: str, vocabulary: Vocabulary) -> list[int]:
 def verdict(accept: Any, ids: list[int]) -> int | None:
     """Return the index of the first refused token; None if all are accepted."""
     return next((number for number, token in enumerate(ids) if not accept(token)), None)
+
+
+def refused_at(matcher: ToolCallMatcher, ids: list[int]) -> int | None:
+    """Return the index of the first token that a matcher of a turn refuses; None if it accepts all."""
+    return verdict(lambda token: matcher.accept_tokens([token]), ids)
 
 
 class LarkOracle:

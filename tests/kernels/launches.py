@@ -1,6 +1,7 @@
 """Random launches, and what they should do in the slow and obvious way."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,8 +70,11 @@ def random_launch(dtype: torch.dtype, size: int, width: int, seed: int, *, watch
     return launch
 
 
-def check(before: Launch, after: Launch) -> None:
-    """Compare a launch with what it should have done."""
+def check(before: Launch, apply_masks: Callable[..., None], workspace: Workspace | None = None) -> None:
+    """Launch a kernel, in another workspace if one is given, and compare with what it should have done."""
+    after = before.copy()
+    after.workspace = after.workspace if workspace is None else workspace
+    apply_masks(after.logits, after.masks, after.plan, after.ids, after.workspace)
     expected, masks, width = before.logits.clone(), before.masks.clone(), before.logits.shape[1]
     for entry in before.plan.tolist():
         row, source, count, guarded, keep, result = entry

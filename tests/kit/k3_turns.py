@@ -1,18 +1,17 @@
-"""Kimi K3's turns for tests: vocabularies, arguments of any keys and values, a reader of its own, and random walks."""
+"""Kimi K3's tokenizers, requests with arguments of any keys and values, and a reader of whole turns."""
 
 import json
-import random
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from constrained_k2 import CompiledToolCalls, Compiler, ToolCallMatcher, ToolCallSpec, Vocabulary
+from constrained_k2 import CompiledToolCalls, Compiler, ToolCallSpec, Vocabulary
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
 from constrained_k2.engines.llguidance.grammar_text import GrammarText
 from constrained_k2.formats.kimi_k3 import SPECIAL_TOKENS
 from constrained_k2.schema.coverage import Coverage
-from constrained_k2.vocabulary.bitmask import TokenSet, allocate_bitmask, allowed_ids
+from tests.kit.tools import tool
 
 OPEN, CLOSE, SEP, END = "<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"
 
@@ -34,10 +33,6 @@ def as_k3(tokenizer: Path, directory: Path) -> Path:
     return directory
 
 
-def tool(name: str) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
-
-
 def compiled(compiler: Compiler, *names: str, **body: Any) -> CompiledToolCalls:
     """Compile a request for these tools, which take any arguments."""
     spec = ToolCallSpec.from_openai({"tools": [tool(name) for name in names], **body} if names else body)
@@ -54,15 +49,6 @@ def _lark_text(lark: str) -> str:
     import llguidance
 
     return str(llguidance.LLMatcher.grammar_from_lark(lark))
-
-
-def ids_of(vocabulary: Vocabulary, text: str) -> list[int]:
-    """The tokens of a text in which markers stand for themselves; the text between two of them is encoded at once."""
-    ids: list[int] = []
-    for part in re.split(rf"({'|'.join(map(re.escape, (OPEN, CLOSE, SEP, END)))})", text):
-        known = vocabulary.special_tokens.get(part)
-        ids += vocabulary.encode(part) if known is None else [known]
-    return ids
 
 
 @dataclass
@@ -132,32 +118,3 @@ def read(ids: list[int], vocabulary: Vocabulary, *, in_reasoning: bool) -> Turn:
     take(CLOSE, b"message", SEP, END)
     assert not left
     return turn
-
-
-def walk(matcher: ToolCallMatcher, vocabulary: Vocabulary, seed: int, limit: int = 3000) -> list[int]:
-    """Take allowed tokens at random until a stop, going back now and then; masks stay as they were."""
-    chance = random.Random(seed)
-    row = allocate_bitmask(1, vocabulary.size)
-    special = allocate_bitmask(1, vocabulary.size)[0]
-    TokenSet(vocabulary.special_tokens.values(), vocabulary.size).fill(special)
-    ids: list[int] = []
-    masks: list[bytes] = []
-    while not matcher.is_terminated():
-        assert len(ids) < limit, vocabulary.decode(ids[-100:])
-        matcher.fill_bitmask(row, 0)
-        assert row.any(), f"nothing is allowed after {vocabulary.decode(ids)!r}"
-        masks.append(row.tobytes())
-        marked = row[0] & special
-        allowed = allowed_ids(marked if marked.any() and chance.random() < 0.2 else row[0])
-        token = int(allowed[chance.randrange(len(allowed))])
-        assert matcher.accept_tokens([token]), f"{token} is in the mask but is refused"
-        ids.append(token)
-        if chance.random() < 0.05:
-            back = chance.randint(1, min(len(ids), 12))
-            matcher.rollback(back)
-            matcher.fill_bitmask(row, 0)
-            assert row.tobytes() == masks[-back], f"another mask after {vocabulary.decode(ids[:-back])!r}"
-            again = ids[-back:]
-            assert matcher.validate_tokens([*again, -1]) == again
-            assert matcher.accept_tokens(again)
-    return ids

@@ -21,8 +21,9 @@ import numpy.typing as npt
 from lark import Lark
 from lark.exceptions import LarkError
 
-from constrained_k2 import SchemaTooCostly, ToolCallSpec, UnsupportedSchema
+from constrained_k2 import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.vocabulary.bitmask import TokenSet, allocate_bitmask, allowed_ids
+from tests.kit.grammars import text_matcher
 from tests.kit.xtml import block, encode
 from tests.kit.xtml import decode as decode_blocks
 from tests.laws.examples import Fault
@@ -117,14 +118,12 @@ class _Reader:
 def broken_laws(bench: Bench, grammar: Grammar, number: int, counts: Counter[str]) -> Iterator[Broken]:
     """The laws that a grammar breaks; the first one ends the trial."""
     draw = random.Random(f"texts {number}")
-    form = {"type": "grammar", "syntax": grammar.syntax, "definition": grammar.definition}
-    body: dict[str, Any] = {"tools": [{"type": "custom", "name": "f", "format": form}]}
+    kind, definition = grammar.syntax, grammar.definition
     if grammar.is_answer:
-        kind = "regex" if grammar.syntax == "regex" else "grammar"
-        body = {"structured_outputs": {kind: grammar.definition.replace("~1..3", "{1,3}").replace("~2", "{2}")}}
+        kind = "answer regex" if kind == "regex" else "grammar"
+        definition = definition.replace("~1..3", "{1,3}").replace("~2", "{2}")
     try:
-        compiled = bench.compiler.compile(ToolCallSpec.from_openai(body))
-        matcher: Any = compiled.answer() if grammar.is_answer else compiled.arguments("f")
+        matcher = text_matcher(bench.compiler, kind, definition)
     except (UnsupportedSchema, SchemaTooCostly) as error:
         counts["refused" if "longest match" not in str(error) else "refused, as a terminal takes the next one"] += 1
         return
@@ -162,10 +161,8 @@ def _step(matcher: Any, row: Any, begun: float) -> None:
 @cache
 def _short_tokens(bench: Bench) -> npt.NDArray[np.int32]:
     """The tokens of at most two bytes, int32 ``[words]``."""
-    row = allocate_bitmask(1, bench.vocabulary.size)[0]
-    TokenSet([token for token in range(bench.vocabulary.size) if bench.size(token) < 3], bench.vocabulary.size).fill(
-        row
-    )
+    row, size = allocate_bitmask(1, bench.vocabulary.size)[0], bench.vocabulary.size
+    TokenSet([token for token in range(size) if bench.size(token) < 3], size).fill(row)
     return row
 
 
@@ -213,9 +210,8 @@ def _feed(bench: Bench, matcher: Any, ids: Sequence[int]) -> None:
         begun = time.thread_time()
         _step(matcher, bench.row, begun)
         if not has(bench.row, token) or not matcher.accept(token):
-            raise Broken(
-                "a text cannot be written in other tokens", f"{bench.shown([token])} after {bench.shown(ids[:number])}"
-            )
+            detail = f"{bench.shown([token])} after {bench.shown(ids[:number])}"
+            raise Broken("a text cannot be written in other tokens", detail)
     if not matcher.is_complete():
         raise Broken("a text is incomplete in other tokens", bench.shown(ids))
 

@@ -1,4 +1,4 @@
-"""Feeds texts to matchers of arguments in any split into tokens, and holds them to the laws of masks at each token.
+"""Feeds texts to matchers of arguments in any tokenization, and holds them to the laws of masks at each token.
 
 bench = Bench(compiler)
 bench.feed(compiled.arguments("t"), bench.whole(pieces), random.Random(1))
@@ -13,11 +13,12 @@ import numpy.typing as npt
 
 from constrained_k2 import Compiler, Vocabulary
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
-from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+from constrained_k2.vocabulary.bitmask import TokenSet, allocate_bitmask, allowed_ids
 
 Piece = int | bytes
 """A part of a text: a special token, or ordinary text."""
 STRUCTURE = b'"{}[],:'
+_FREE = 20  # tokens of a walk before those that end values are preferred
 _SIZES = (1, 1, 2, 2, 3, 4, 5, 6, 8, 12, 16)
 
 
@@ -69,7 +70,10 @@ class Bench:
         self.compared = list(compared)
         self.trie = Node([(vocabulary.ordinary_bytes(token), token) for token in compared])
         self.row = allocate_bitmask(1, vocabulary.size)[0]
-        self._other = self.row.copy()
+        self._other, self._ends = self.row.copy(), self.row.copy()
+        ends = [self._ids[raw] for raw in (b'"', b"}", b"]", b'":') if raw in self._ids]
+        markers = vocabulary.format.argument_markers if self.is_xtml else ()
+        TokenSet([*ends, *markers, self.stop], vocabulary.size).fill(self._ends)
 
     # Splits of a text into tokens
 
@@ -165,6 +169,25 @@ class Bench:
                 self.probe(matcher, ids[: number + 1], draw)
         self.mask(matcher, ids)
         return taken
+
+    def walk(self, matcher: Any, draw: random.Random, limit: int, probes: float = 0.0) -> list[int]:
+        """Choose tokens at random up to the stop, or the limit; the choice soon prefers what ends values."""
+        ids: list[int] = []
+        while len(ids) < limit:
+            row = self.mask(matcher, ids)
+            allowed = allowed_ids(row)
+            if len(ids) > _FREE or draw.random() < 0.4:
+                some = allowed_ids(row & self._ends)
+                allowed = some if len(some) else allowed
+            token = int(allowed[draw.randrange(len(allowed))])
+            if token == self.stop:
+                break
+            if not matcher.accept(token):
+                raise Broken("a token is in the mask and is refused", f"{self.shown([token])} after {self.shown(ids)}")
+            ids.append(token)
+            if draw.random() < probes:
+                self.probe(matcher, ids, draw)
+        return ids
 
     def _agree(self, matcher: Any, before: Sequence[int], token: int, is_shown: bool) -> bool:
         """Accept a token exactly if it is in the mask, or in another split of a forced text."""

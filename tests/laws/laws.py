@@ -13,13 +13,11 @@ from typing import Any
 
 import jsonschema
 import numpy as np
-import numpy.typing as npt
 
 from constrained_k2 import CompiledToolCalls, SchemaTooCostly, ToolCallSpec, UnsupportedSchema
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.schema.dialects import in_json_schema
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
-from constrained_k2.vocabulary.bitmask import TokenSet, allocate_bitmask, allowed_ids
 from tests.kit.xtml import TYPES, block
 from tests.kit.xtml import decode as decode_blocks
 from tests.laws.feeding import Bench, Broken, Piece
@@ -150,24 +148,8 @@ class Trial:
     def walk(self, *, probes: float) -> None:
         """A random model ends with a valid value, or not at all."""
         bench, draw = self.bench, self.draw
-        matcher, ids = self.matcher(), list[int]()
-        ends = _ends(bench)
-        while len(ids) < WALK_TOKENS:
-            row = bench.mask(matcher, ids)
-            allowed = allowed_ids(row)
-            if len(ids) > WALK_TOKENS // 8 or draw.random() < 0.4:
-                some = allowed_ids(row & ends)
-                allowed = some if len(some) else allowed
-            token = int(allowed[draw.randrange(len(allowed))])
-            if token == bench.stop:
-                break
-            if not matcher.accept(token):
-                raise Broken(
-                    "a token is in the mask and is refused", f"{bench.shown([token])} after {bench.shown(ids)}"
-                )
-            ids.append(token)
-            if draw.random() < probes:
-                bench.probe(matcher, ids, draw)
+        matcher = self.matcher()
+        ids = bench.walk(matcher, draw, WALK_TOKENS, probes)
         self.counts["walks"] += 1
         if not matcher.is_complete():
             self.counts["walks without an end"] += 1
@@ -255,17 +237,3 @@ def _refusal(schema: Schema, drawn: Values, problem: str) -> Iterator[Broken]:
 
 def _texts(pieces: list[Piece]) -> str:
     return repr("".join("|" if isinstance(piece, int) else piece.decode() for piece in pieces))
-
-
-_KNOWN_ENDS: dict[int, npt.NDArray[np.int32]] = {}
-
-
-def _ends(bench: Bench) -> npt.NDArray[np.int32]:
-    """The tokens that end values, and the stop: int32 ``[words]``."""
-    if id(bench) not in _KNOWN_ENDS:
-        found = [token for raw in (b'"', b"}", b"]", b'":') if (token := bench.vocabulary.find(raw)) is not None]
-        markers = bench.vocabulary.format.argument_markers if bench.is_xtml else ()
-        row = allocate_bitmask(1, bench.vocabulary.size)[0]
-        TokenSet([*found, *markers, bench.stop], bench.vocabulary.size).fill(row)
-        _KNOWN_ENDS[id(bench)] = row
-    return _KNOWN_ENDS[id(bench)]

@@ -20,6 +20,8 @@ from typing import Any
 from constrained_k2 import Compiler, ConstrainedK2Error, ToolCallSpec
 from constrained_k2.turn.pipeline import fill_bitmasks
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+from tests.kit.grammars import text_body
+from tests.kit.tools import tool
 from tests.laws.examples import benches
 
 _STEPS = 60
@@ -32,10 +34,7 @@ HOSTILE: list[tuple[str, str]] = [
     ("lark", 'start: x~100\nx: y~100\ny: "abc"~100'),
     ("lark", 'start: ("a"?)~1000 "a"~1000'),
     ("lark", 'start: s\ns: a s | s b | s s a | "x"\na: "x"\nb: "x" "x"?'),
-    (
-        "lark",
-        "start: " + " ".join(f"r{n}?" for n in range(200)) + "\n" + "\n".join(f'r{n}: "a" | "b"' for n in range(200)),
-    ),
+    ("lark", "start: " + " ".join(f"r{n}?" for n in range(200)) + "".join(f'\nr{n}: "a" | "b"' for n in range(200))),
     ("lark", "start: /(\\w{1,100} ){1,100}/"),
     ("lark", "start: (" + " | ".join(f"/[a-z]*{letter}[a-z]*/" for letter in "abcdefghijkl") + ")*"),
     ("regex", "(abc){10000}"),
@@ -54,7 +53,7 @@ _PARAMETERS = {
     "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1}, "unit": {"enum": ["c", "f"]}},
     "required": ["city"],
 }
-GOOD = [{"type": "function", "function": {"name": name, "parameters": _PARAMETERS}} for name in ("weather", "forecast")]
+GOOD = [tool(name, _PARAMETERS) for name in ("weather", "forecast")]
 
 
 @dataclass
@@ -76,14 +75,6 @@ class Report:
         )
 
 
-def body_of(kind: str, text: str) -> dict[str, Any]:
-    """A request with a client's grammar."""
-    if kind in {"lark", "regex"}:
-        form = {"type": "grammar", "syntax": kind, "definition": text}
-        return {"tools": [{"type": "custom", "name": "f", "format": form}], "tool_choice": "required"}
-    return {"structured_outputs": {kind.removeprefix("answer "): text}}
-
-
 def soak(compiler: Compiler, seconds: float, hostile: Sequence[tuple[str, str]] = HOSTILE) -> Report:
     """Run rounds for some seconds, and at least one after the warm-up rounds."""
     report, until, before = Report(), time.monotonic() + seconds, 0.0
@@ -103,7 +94,7 @@ def soak(compiler: Compiler, seconds: float, hostile: Sequence[tuple[str, str]] 
 def _hostile_turn(compiler: Compiler, kind: str, text: str, report: Report) -> Any:
     """A turn at the start of a hostile text; None if its grammar is refused."""
     try:
-        compiled = compiler.compile(ToolCallSpec.from_openai(body_of(kind, text)))
+        compiled = compiler.compile(ToolCallSpec.from_openai(text_body(kind, text)))
     except ConstrainedK2Error:
         report.refused += 1
         return None

@@ -4,18 +4,12 @@ from collections import Counter
 
 import pytest
 
-from constrained_k2 import Compiler
 from tests.kit.budget import SEED, tries
 from tests.laws import client_grammars
 from tests.laws.client_grammars import Grammar, broken_laws, faults_of
 from tests.laws.feeding import Bench
 
 EXAMPLES = tries(60, fast=16)
-
-
-@pytest.fixture(scope="module")
-def both(real_compiler: Compiler, k3_real_compiler: Compiler) -> tuple[Bench, Bench]:
-    return Bench(real_compiler), Bench(k3_real_compiler)
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from collections import Counter
 
 import pytest
 
-from constrained_k2 import Compiler
 from tests.kit.budget import SEED, tries
 from tests.laws.examples import Fault, faults_of
 from tests.laws.feeding import Bench
@@ -13,11 +12,6 @@ from tests.laws.reduction import reduced
 
 EXAMPLES, PARTS = tries(300, fast=80), 4
 _MOST_FAULTS = 3
-
-
-@pytest.fixture(scope="module")
-def both(real_compiler: Compiler, k3_real_compiler: Compiler) -> tuple[Bench, Bench]:
-    return Bench(real_compiler), Bench(k3_real_compiler)
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))])

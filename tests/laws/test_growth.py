@@ -1,17 +1,18 @@
 """A token takes the same memory and time at the end of a long call as near its beginning, whatever makes it long."""
 
 import gc
-import json
 import statistics
 import tracemalloc
 from collections.abc import Callable
+from itertools import chain
 from time import thread_time_ns
 from typing import Any
 
 import pytest
 
-from constrained_k2 import Compiler, ToolCallSpec, Vocabulary, allocate_bitmask
-from constrained_k2.turn.matcher import ToolCallMatcher
+from constrained_k2 import Compiler, ToolCallMatcher, Vocabulary, allocate_bitmask
+from tests.kit.grammars import request_of
+from tests.kit.turns import call, call_start, opening
 
 TOKENS, WINDOW = 20_000, 1000
 TRACED = 6000  # tokens whose memory is traced, which takes some ten times as long
@@ -49,18 +50,12 @@ def compiler() -> Compiler:
     return Compiler(Vocabulary.of_bytes())
 
 
-def begin(compiler: Compiler, properties: dict[str, Any]) -> ToolCallMatcher:
+def begin(compiler: Compiler, properties: dict[str, Any], begun: str = "") -> ToolCallMatcher:
+    """A matcher of a turn, in the arguments of its first call; without these, before its first call."""
     schema = {"type": "object", "properties": properties, "additionalProperties": True}
-    tool = {"type": "function", "function": {"name": "t", "parameters": schema}}
-    return compiler.compile(ToolCallSpec.from_openai({"tools": [tool], "tool_choice": "required"})).matcher()
-
-
-def call(compiler: Compiler, number: int, arguments: str) -> list[int]:
-    names = ("call_begin", f"functions.t:{number}", "argument_begin", arguments, "call_end")
-    format_ = compiler.vocabulary.format
-    return [
-        token for name in names for token in ([getattr(format_, name)] if hasattr(format_, name) else name.encode())
-    ]
+    matcher, vocabulary = request_of(compiler, schema).matcher(), compiler.vocabulary
+    assert matcher.accept_tokens([*call_start(vocabulary), *begun.encode()] if begun else opening(vocabulary))
+    return matcher
 
 
 def write(matcher: ToolCallMatcher, tokens: list[int]) -> list[int]:
@@ -96,34 +91,26 @@ by_kind = pytest.mark.parametrize(
 @by_kind
 def test_memory_of_a_token(name: str, compiler: Compiler) -> None:
     properties, begun, piece = KINDS[name]
-    matcher, format_ = begin(compiler, properties), compiler.vocabulary.format
-    text = begun + "".join(map(piece, range(TRACED // len(piece(100)) + 1)))
-    assert matcher.accept_tokens([format_.section_begin, *call(compiler, 0, begun)[:-1]])
-    check(matcher, list(text[len(begun) :].encode()))
+    text = "".join(map(piece, range(TRACED // len(piece(100)) + 1)))
+    check(begin(compiler, properties, begun), list(text.encode()))
 
 
 @by_kind
 def test_time_of_a_token(name: str, compiler: Compiler) -> None:
     """Medians over windows of one run, which share what the machine does meanwhile; quadratic costs are tenfold."""
     properties, begun, piece = KINDS[name]
-    matcher, format_ = begin(compiler, properties), compiler.vocabulary.format
-    text = begun + "".join(map(piece, range(TOKENS // len(piece(100)) + 1)))
-    assert matcher.accept_tokens([format_.section_begin, *call(compiler, 0, begun)[:-1]])
-    costs = write(matcher, list(text[len(begun) :].encode()))
+    text = "".join(map(piece, range(TOKENS // len(piece(100)) + 1)))
+    costs = write(begin(compiler, properties, begun), list(text.encode()))
     early, late = (statistics.median(costs[start : start + WINDOW]) for start in (WINDOW, len(costs) - WINDOW))
     assert late < 4 * early, f"{early / 1000:.1f} us near the beginning, {late / 1000:.1f} us at the end"
 
 
 @pytest.mark.slow
 def test_memory_of_a_call(compiler: Compiler) -> None:
-    matcher = begin(compiler, {})
-    tokens = [token for number in range(200) for token in call(compiler, number, json.dumps({"a": number}))]
-    assert matcher.accept_tokens([compiler.vocabulary.format.section_begin])
-    check(matcher, tokens)
+    calls = (call(compiler.vocabulary, {"a": number}, index=number) for number in range(200))
+    check(begin(compiler, {}), list(chain.from_iterable(calls)))
 
 
 @pytest.mark.slow
 def test_memory_of_depth(compiler: Compiler) -> None:
-    matcher, format_ = begin(compiler, {}), compiler.vocabulary.format
-    assert matcher.accept_tokens([format_.section_begin, *call(compiler, 0, '{"a":')[:-1]])
-    check(matcher, list(b"[" * 3000))
+    check(begin(compiler, {}, '{"a":'), list(b"[" * 3000))

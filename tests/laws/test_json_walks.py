@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from constrained_k2 import Vocabulary
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
-from constrained_k2.engines.llguidance.position import Expect
+from constrained_k2.engines.llguidance.position import StateKind
 from constrained_k2.engines.llguidance.position_tracker import PositionTracker
 from constrained_k2.engines.llguidance.written.items import NO_PLACES
 from constrained_k2.engines.llguidance.written.scanner import Scanner, Snapshot, Within
 from constrained_k2.turn.cursors.json_cursor import JsonCursor
 from tests.kit.budget import tries
 
-STRINGS = frozenset({Expect.IN_KEY, Expect.IN_FREE_STRING, Expect.IN_LISTED_STRING, Expect.IN_OTHER_STRING,
-                     Expect.IN_TRACKED_STRING})  # fmt: skip
+STRINGS = frozenset({StateKind.IN_KEY, StateKind.IN_FREE_STRING, StateKind.IN_LISTED_STRING, StateKind.IN_OTHER_STRING,
+                     StateKind.IN_TRACKED_STRING})  # fmt: skip
 TEXT = st.text(st.sampled_from('ab"\\/{}[]:, \n\té一😀'), max_size=6)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-99, 10**6) | st.floats(-9, 9) | TEXT,
@@ -84,9 +84,9 @@ def test_all_walks_see_one_text(engine: LLGuidanceEngine, value: Any, seed: int,
         open_ = [frame.is_object for frame in drafts.frames]
         assert brackets(written) == open_, raw[:start]
         assert (written.within in {Within.STRING, Within.KEPT}) == drafts.in_string, raw[:start]
-        if position.expect is Expect.LOST:
+        if position.expect is StateKind.LOST:
             continue
         assert [each.is_object for each in position.open] == open_, raw[:start]
         assert (position.expect in STRINGS) == drafts.in_string, raw[:start]
     assert drafts.is_done
-    assert position.is_end or position.expect is Expect.LOST
+    assert position.is_end or position.expect is StateKind.LOST

@@ -1,7 +1,6 @@
 """The tolerant level: what unconstrained models write."""
 
 import json
-import random
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from constrained_k2.parsing.events import (
 from constrained_k2.parsing.parser import ParsingLevel
 from constrained_k2.request.spec import Tool
 from tests.kit.budget import tries
-from tests.parsing.transcripts import call_ids, ids_of_text, random_call, table
+from tests.parsing.transcripts import ids_of_text, table
 
 BYTES = Vocabulary.of_bytes()
 ROWS = table()
@@ -182,17 +181,6 @@ def test_where_no_call_is_wanted_none_is_shown(vocabulary: Vocabulary, text: str
         assert (shown.reasoning, shown.content) == ("Hm.", "Look: or not")
 
 
-@pytest.mark.parametrize("level", PARSING_LEVELS)
-def test_what_is_rendered_parses_back(small_vocabulary: Vocabulary, level: ParsingLevel) -> None:
-    chance = random.Random(3)
-    for _ in range(300):
-        calls = tuple(random_call(chance, index) for index in range(chance.randrange(4)))
-        tools = [Tool(call.name) for call in calls]
-        read = parse_completion(render_tool_calls(calls, small_vocabulary), small_vocabulary, level=level, tools=tools)
-        assert read.tool_calls == calls
-        assert not (read.content or read.cut_calls or read.malformed)
-
-
 json_texts = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -237,18 +225,6 @@ def test_a_recovery_makes_an_object_or_changes_nothing(written: str, size: int) 
     assert call.recoveries == recoveries
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "written",
-    ["[" * 100_000, '{"a":' * 100_000, '"' + '\\"' * 100_000, "{'" * 100_000, "{" + "1" * 100_000, "{\"a\": '" + "x" * 100_000],
-    ids=["brackets", "objects", "quotes", "apostrophes", "digits", "long"],
-)  # fmt: skip
-def test_hostile_arguments_are_read_in_time(written: str) -> None:
-    """Quadratic work on these would take minutes, and is ended by the suite's timeout."""
-    (call,) = parse_completion(render_tool_calls([ToolCall("f", 0, written)], BYTES), BYTES, level="tolerant").cut_calls
-    assert call.arguments == written
-
-
 def test_blanks_after_a_comma_are_read_in_time() -> None:
     """50 MB are buffered until the next character; copying them at each step would copy 125 GB."""
     arguments = ArgumentsText()
@@ -264,4 +240,3 @@ def test_recoveries_of_a_stream_come_with_their_call(small_vocabulary: Vocabular
     text = "<|tool_call_begin|>search:2<|tool_call_argument_begin|>"
     events = parser.feed(ids_of_text(text, small_vocabulary))
     assert events == [CallStarted(0, "search", 2), RecoveryUsed(0, "no_section"), RecoveryUsed(0, "bare_id")]
-    assert call_ids((ToolCall("search", 2, ""),)) == ["functions.search:2"]

@@ -17,8 +17,8 @@ from constrained_k2.parsing.events import (
     RecoveryUsed,
 )
 from constrained_k2.request.spec import Tool
+from tests.kit.k3_turns import CLOSE, END, OPEN, SEP
 from tests.parsing.transcripts import ids_of_text, table
-from tests.parsing.xtml import CLOSE, END, OPEN, SEP
 
 BYTES = Vocabulary.of_bytes(KIMI_K3)
 NOT_IN_XTML = {"bare_id", "text_in_section"}

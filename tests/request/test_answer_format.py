@@ -1,4 +1,4 @@
-"""The form of the answer, from every field that asks for one."""
+"""The response format, from every field that can name one."""
 
 from typing import Any
 
@@ -7,8 +7,9 @@ import pytest
 from constrained_k2 import ConstrainedK2Error, InvalidRequest, SchemaTooCostly, ToolCallSpec
 from constrained_k2.request.answer_format import AnswerFormat
 from constrained_k2.request.tools import Limits
+from tests.kit.tools import tool
 
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+TOOL = tool("f")
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 TEXT = '{"type":"object","properties":{"a":{"type":"integer"}}}'
 
@@ -17,30 +18,25 @@ def spec_of(**fields: Any) -> ToolCallSpec:
     return ToolCallSpec.from_openai({"tools": [TOOL]} | fields)
 
 
+def schema_format(**json_schema: Any) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": json_schema}}
+
+
 FORMS = [
-    ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}, "json", TEXT, None),
-    (
-        {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA, "strict": True}}},
-        "json",
-        TEXT,
-        True,
-    ),
-    ({"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}, "json", "{}", None),
+    (schema_format(name="x", schema=SCHEMA), "json", TEXT, None),
+    (schema_format(schema=SCHEMA, strict=True), "json", TEXT, True),
+    (schema_format(schema={}), "json", "{}", None),
     ({"response_format": {"type": "json_object"}}, "json", '{"type":"object"}', None),
-    (
-        {"text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": False}}},
-        "json",
-        TEXT,
-        False,
-    ),
+    ({"text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": False}}}, "json", TEXT, False),
     ({"structured_outputs": {"json": SCHEMA}}, "json", TEXT, None),
     ({"structured_outputs": {"json": TEXT}}, "json", TEXT, None),
     ({"structured_outputs": {"json": True}}, "json", "{}", None),
     ({"structured_outputs": {"json_object": True, "regex": None}}, "json", '{"type":"object"}', None),
     ({"structured_outputs": {"regex": "a+"}}, "regex", "a+", None),
     ({"structured_outputs": {"grammar": 'start: "a"'}}, "lark", 'start: "a"', None),
-    ({"structured_outputs": {"choice": ["a", "ä\n", "a"]}}, "lark", 'start: CHOICE\nCHOICE: "a" | "ä\\n"', None),
-]
+    ({"structured_outputs": {"choice": ["a", "ä\n", "a", "\x7f"]}}, "lark",
+     'start: CHOICE\nCHOICE: "a" | "ä\\n" | "\\u007f"', None),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("fields", "kind", "text", "strict"), FORMS)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from constrained_k2 import Compiler, InvalidRequest, JsonLimiter, MalformedCompletion, ToolCallSpec
+from tests.kit.turns import call_start, ids_of
 
 MESSAGES = [{"role": "user", "content": "Which city?"}]
 OBJECT = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -39,13 +40,10 @@ def test_a_schema_becomes_a_forced_tool(small_compiler: Compiler, schema: Any, g
     assert body["model"] == "kimi-k2" and body["messages"] == MESSAGES
     spec = ToolCallSpec.from_openai(body)
     assert (spec.choice, spec.max_calls, [tool.name for tool in spec.tools]) == ("required", 1, ["answer"])
-    matcher = small_compiler.compile(spec).matcher()
-    markers = small_compiler.vocabulary.format
-    encode = small_compiler.vocabulary.encode
-    begin = [markers.section_begin, markers.call_begin, *encode("functions.answer:0"), markers.argument_begin]
-    end = [markers.call_end, markers.section_end, markers.turn_end]
-    assert not matcher.accept_tokens([*begin, *encode(bad), *end])
-    assert matcher.accept_tokens([*begin, *encode(good), *end])
+    vocabulary, matcher = small_compiler.vocabulary, small_compiler.compile(spec).matcher()
+    begin, end = call_start(vocabulary, "answer"), ids_of(vocabulary, "call_end", "section_end", "turn_end")
+    assert not matcher.accept_tokens([*begin, *vocabulary.encode(bad), *end])
+    assert matcher.accept_tokens([*begin, *vocabulary.encode(good), *end])
     assert limiter.value(answer(good)) == value
 
 

@@ -302,10 +302,13 @@ def test_tools_of_one_name_and_one_schema(strict: list[bool | None], merged: boo
     assert ToolCallSpec.from_openai({"tools": same}).tools == (Tool("f", '{"title":"a"}', merged),)
 
 
-def test_arguments_of_different_tools_of_one_name_satisfy_either_schema(small_compiler: Compiler) -> None:
-    """References resolve inside the schema that they stand in."""
-    schemas = [
-        {"type": "object", "properties": {name: {"$ref": "#/$defs/x"}}, "required": [name],
+@pytest.mark.parametrize("resource", [{}, {"$id": "https://example.com/tool"}], ids=["no id", "one id"])
+def test_arguments_of_different_tools_of_one_name_satisfy_either_schema(
+    small_compiler: Compiler, resource: dict[str, Any]
+) -> None:
+    """References resolve inside the schema that contains them, even if both schemas have the same ``$id``."""
+    schemas: list[dict[str, Any]] = [
+        resource | {"type": "object", "properties": {name: {"$ref": "#/$defs/x"}}, "required": [name],
          "additionalProperties": False, "$defs": {"x": {"type": kind}}}
         for name, kind in (("a", "integer"), ("b", "string"))
     ]  # fmt: skip

@@ -21,7 +21,7 @@ from constrained_k2.schema.keywords import KEYWORDS, ROWS, keyword_uses
 from constrained_k2.schema.keywords.keyword import Children
 from tests.kit.compilers import byte_compiler, narrowed
 from tests.kit.format_oracles import FORMAT_CHECKER
-from tests.schema.test_suite import accepts
+from tests.kit.grammars import accepts
 
 FOLDER = Path(__file__).parent / "cases"
 CASES = [

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from constrained_k2 import ConstrainedK2Error
 from constrained_k2.schema.budget import check_budget
 from tests.kit.budget import tries
-from tests.kit.compilers import byte_compiler
 from tests.kit.format_oracles import FORMAT_CHECKER
-from tests.schema.test_suite import accepts, walk
+from tests.kit.grammars import accepts, compiled, walk
 
 KEYS = st.sampled_from(["a", "b", "c"])
 SCALARS = st.sampled_from([None, True, False, 0, 1, 2, 5, 1.5, "", "a", "ab", "ba", 'a"', "\\", "2024-02-29"])
@@ -87,10 +86,9 @@ SCHEMAS = st.recursive(st.booleans() | TYPES.map(lambda kind: {"type": kind}), s
 @given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=8), st.integers(0, 2**32))
 def test_accepted_texts_are_valid(schema: Any, values: list[Any], seed: int) -> None:
     validator = jsonschema.Draft202012Validator(schema, format_checker=FORMAT_CHECKER)
-    document = json.loads(json.dumps(schema))
     try:
-        check_budget(document)
-        grammar = byte_compiler().engine("llguidance").compile(json.dumps(document))
+        check_budget(json.loads(json.dumps(schema)))
+        grammar = compiled(schema)
     except ConstrainedK2Error as error:
         if "no value satisfies" in error.problem:
             assert not any(validator.is_valid(value) for value in values), (schema, values)
@@ -114,7 +112,6 @@ def test_accepted_texts_are_valid(schema: Any, values: list[Any], seed: int) -> 
 )
 def test_a_narrowed_branch_still_excludes_the_others(schema: Any, value: Any) -> None:
     try:
-        grammar = byte_compiler().engine("llguidance").compile(json.dumps(schema))
+        assert not accepts(compiled(schema), value)
     except ConstrainedK2Error:
         return  # nothing of it can be written, which accepts nothing
-    assert not accepts(grammar, value)

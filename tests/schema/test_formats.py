@@ -8,24 +8,18 @@ from functools import cache
 
 import pytest
 
-from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar
+from constrained_k2.engines.protocol import ArgumentGrammar
 from constrained_k2.schema.string_formats import FORMATS
-from tests.kit.compilers import byte_compiler
 from tests.kit.format_oracles import ORACLES, is_date_time, is_time
+from tests.kit.grammars import accepts, compiled, walk
 from tests.schema.format_cases import INVALID, LEFT_OUT, VALID
-from tests.schema.test_suite import DRAFTS, accepts, groups, walk
+from tests.schema.test_suite import DRAFTS, groups
 
 EXACT = sorted(name for name, entry in FORMATS.items() if not entry.left_out)
 
 
-def compiled(schema: object) -> LLGuidanceGrammar:
-    grammar = byte_compiler().engine("llguidance").compile(json.dumps(schema))
-    assert isinstance(grammar, LLGuidanceGrammar)
-    return grammar
-
-
 @cache
-def grammar_of(name: str) -> LLGuidanceGrammar:
+def grammar_of(name: str) -> ArgumentGrammar:
     return compiled({"type": "string", "format": name})
 
 
@@ -37,10 +31,8 @@ def mutants(name: str, count: int) -> list[str]:
     """Valid strings with one or two changes, made of characters of the format and of others."""
     chance = random.Random(name)
     strings = [*VALID[name], *LEFT_OUT.get(name, ())]
-    pool = [
-        *"".join(strings),
-        *'0159afAFzZ.:-/@[]{}()%"\\ \n~*^$|?+=\u00e9\u4e2d\u0663\u202e\U0001f600\x00',
-    ]  # DEL is written as its escape only
+    others = '0159afAFzZ.:-/@[]{}()%"\\ \n~*^$|?+=\u00e9\u4e2d\u0663\u202e\U0001f600\x00'  # DEL is written as its escape only
+    pool = [*"".join(strings), *others]
     found = []
     for _ in range(count):
         text = chance.choice(strings)
@@ -160,17 +152,9 @@ def test_beside_other_keywords() -> None:
 
 
 def test_omissions_are_reported() -> None:
-    coverage = (
-        byte_compiler().engine("llguidance").compile(json.dumps({"type": "string", "format": "hostname"})).coverage
-    )
-    assert [use.pointer for use in coverage.narrowed] == ["#/format"]
-    assert "xn--" in coverage.narrowed[0].reason
-    assert (
-        not byte_compiler()
-        .engine("llguidance")
-        .compile(json.dumps({"type": "string", "format": "time"}))
-        .coverage.narrowed
-    )
+    (use,) = grammar_of("hostname").coverage.narrowed
+    assert use.pointer == "#/format" and "xn--" in use.reason
+    assert not grammar_of("time").coverage.narrowed
 
 
 @pytest.mark.slow

@@ -6,9 +6,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.kit.compilers import byte_compiler, narrowed
+from tests.kit.compilers import narrowed
+from tests.kit.grammars import accepts, compiled
 from tests.schema.test_cases import spellings
-from tests.schema.test_suite import accepts
 from tests.schema.universe import UNIVERSE
 
 ONE, TEXT = {"const": 1}, {"type": "string"}
@@ -101,7 +101,7 @@ ARRAYS: list[dict[str, Any]] = [
     ids=json.dumps,
 )
 def test_exactly_the_valid_values_are_written(schema: dict[str, Any]) -> None:
-    grammar = byte_compiler().engine("llguidance").compile(json.dumps(schema))
+    grammar = compiled(schema)
     assert not narrowed(grammar.coverage) and not grammar.coverage.relaxed, grammar.coverage
     validator = jsonschema.Draft202012Validator(schema)
     for value in UNIVERSE:

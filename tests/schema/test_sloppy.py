@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from constrained_k2 import ToolCallSpec, UnsupportedSchema, schema_coverage
-from constrained_k2.schema.coverage import Coverage
+from constrained_k2 import UnsupportedSchema, schema_coverage
 from tests.kit.compilers import accepts, byte_compiler
+from tests.kit.grammars import request_of
 
 READ: list[tuple[Any, str, tuple[str, ...], tuple[str, ...]]] = [
     ({"type": "float"}, "/type", ("1.5", "2"), ('"a"', "true")),
@@ -52,48 +52,27 @@ RELAXED: list[tuple[Any, str, tuple[str, ...], tuple[str, ...]]] = [
 ]
 
 
-def coverage_of(schema: Any) -> Coverage:
-    return schema_coverage({"type": "object", "properties": {"p": schema}, "required": ["p"]})
-
-
-def check(schema: Any, taken: tuple[str, ...], refused: tuple[str, ...]) -> None:
-    tool = {"type": "object", "properties": {"p": schema}, "required": ["p"]}
-    for value in taken:
-        assert accepts(byte_compiler(), tool, f'{{"p":{value}}}'), value
-    for value in refused:
-        assert not accepts(byte_compiler(), tool, f'{{"p":{value}}}'), value
-
-
-@pytest.mark.parametrize(("schema", "pointer", "taken", "refused"), READ, ids=[str(case[0])[:40] for case in READ])
-def test_known_names_mean_what_they_say(
-    schema: Any, pointer: str, taken: tuple[str, ...], refused: tuple[str, ...]
-) -> None:
-    coverage = coverage_of(schema)
-    assert [use.pointer for use in coverage.read_as] == [f"#/properties/p{pointer}"]
-    assert not coverage.relaxed and not coverage.refused
-    assert "read as" in coverage.read_as[0].reason
-    check(schema, taken, refused)
+CASES = [*(("read_as", *case) for case in READ), *(("relaxed", *case) for case in RELAXED)]
 
 
 @pytest.mark.parametrize(
-    ("schema", "pointer", "taken", "refused"), RELAXED, ids=[str(case[0])[:40] for case in RELAXED]
+    ("status", "schema", "pointer", "taken", "refused"), CASES, ids=[f"{case[0]} {str(case[1])[:40]}" for case in CASES]
 )
-def test_what_has_no_meaning_is_left_out_and_the_rest_enforced(
-    schema: Any, pointer: str, taken: tuple[str, ...], refused: tuple[str, ...]
+def test_what_has_no_meaning_is_read_as_meant_or_left_out(
+    status: str, schema: Any, pointer: str, taken: tuple[str, ...], refused: tuple[str, ...]
 ) -> None:
-    coverage = coverage_of(schema)
-    assert f"#/properties/p{pointer}" in [use.pointer for use in coverage.relaxed], coverage
-    assert not coverage.refused
-    check(schema, taken, refused)
-
-
-@pytest.mark.parametrize("schema", [case[0] for case in (*READ, *RELAXED)], ids=lambda schema: str(schema)[:40])
-def test_a_strict_tool_is_refused_with_the_place(schema: Any) -> None:
-    function = {"name": "f", "strict": True, "parameters": {"type": "object", "properties": {"p": schema}}}
-    spec = ToolCallSpec.from_openai({"tools": [{"type": "function", "function": function}]})
-    with pytest.raises(UnsupportedSchema, match="strict") as refused:
-        byte_compiler().compile(spec)
-    assert "#/properties/p" in refused.value.location and refused.value.remedy
+    tool = {"type": "object", "properties": {"p": schema}, "required": ["p"]}
+    coverage = schema_coverage(tool)
+    noted = [use.pointer for use in getattr(coverage, status)]
+    assert f"#/properties/p{pointer}" in noted and not coverage.refused, coverage
+    if status == "read_as":
+        assert len(noted) == 1 and not coverage.relaxed
+        assert "read as" in coverage.read_as[0].reason
+    for value in (*taken, *refused):
+        assert accepts(byte_compiler(), tool, f'{{"p":{value}}}') == (value in taken), value
+    with pytest.raises(UnsupportedSchema, match="strict") as refusal:
+        request_of(byte_compiler(), {"type": "object", "properties": {"p": schema}}, strict=True)
+    assert "#/properties/p" in refusal.value.location and refusal.value.remedy
 
 
 @pytest.mark.parametrize(
@@ -120,9 +99,7 @@ def test_arguments_are_an_object_whatever_the_type_says(root: Any, status: str) 
     ],
 )
 def test_the_refusal_of_a_strict_tool_says_what_to_do(properties: Any, said: str, remedy: str) -> None:
-    parameters = {"type": "object", "properties": properties}
-    function = {"name": "f", "strict": True, "parameters": parameters}
     with pytest.raises(UnsupportedSchema) as refused:
-        byte_compiler().compile(ToolCallSpec.from_openai({"tools": [{"type": "function", "function": function}]}))
+        request_of(byte_compiler(), {"type": "object", "properties": properties}, strict=True)
     assert said in refused.value.problem and remedy in refused.value.remedy
     assert str(refused.value).startswith("tools[name='f'].function.parameters#/properties/p")

@@ -1,25 +1,20 @@
 """The public JSON-Schema-Test-Suite: our grammars accept no invalid instance, and are no worse than the baseline."""
 
 import json
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
 
 from benchmarks.schemas import corpora
 from benchmarks.schemas.arms import Outcome
 from benchmarks.schemas.figures import SuiteFigures, is_no_worse, signature
-from constrained_k2 import ConstrainedK2Error
-from constrained_k2.engines.protocol import ArgumentGrammar, Engine
-from constrained_k2.schema.budget import check_budget
-from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from tests.kit.compilers import byte_compiler
 from tests.kit.data import suite
 from tests.kit.format_oracles import FORMAT_CHECKER
+from tests.kit.grammars import accepts, compile_schema, walk
 
 pytestmark = pytest.mark.slow
 
@@ -41,44 +36,6 @@ def groups() -> Iterator[tuple[str, Path, dict[str, Any]]]:
                 if isinstance(schema, dict):
                     schema = {"$schema": uri, **schema}
                 yield draft, path, group | {"schema": schema}
-
-
-def compile_schema(engine: Engine, schema: Any) -> ArgumentGrammar | None:
-    document = json.loads(json.dumps(schema))
-    try:
-        check_budget(document)
-        return engine.compile(json.dumps(document))
-    except ConstrainedK2Error:
-        return None
-
-
-def accepts(grammar: ArgumentGrammar, instance: Any, separators: tuple[str, str] = (",", ":")) -> bool:
-    matcher = grammar.matcher("schema")
-    text = json.dumps(instance, ensure_ascii=False, separators=separators)
-    return all(matcher.accept(byte) for byte in text.encode()) and matcher.is_complete()
-
-
-def walk(grammar: ArgumentGrammar, seed: int) -> str | None:
-    """Return a random text under the mask, biased towards closing what is open; None if it does not end."""
-    chance = random.Random(seed)
-    vocabulary = byte_compiler().vocabulary
-    matcher = grammar.matcher("schema")
-    row = allocate_bitmask(1, vocabulary.size)[0]
-    end = vocabulary.format.call_end
-    closers = np.array([*map(ord, '"]}'), end])
-    text = bytearray()
-    for _ in range(4000):
-        matcher.fill(row)
-        ids = allowed_ids(row)
-        assert len(ids), bytes(text)
-        preferred = ids[np.isin(ids, closers)]
-        token = int(chance.choice(preferred if len(preferred) and chance.random() < 0.5 else ids))
-        if token == end:
-            assert matcher.is_complete()
-            return text.decode()
-        assert matcher.accept(token), bytes(text)
-        text.append(token)
-    return None  # did not end within the limit
 
 
 def test_the_suite_is_no_worse_than_the_baseline() -> None:

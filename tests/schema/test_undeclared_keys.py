@@ -18,7 +18,8 @@ from constrained_k2.request.spec import EngineName
 from constrained_k2.schema.undeclared_keys import REASON, UndeclaredKeys
 from tests.kit.budget import tries
 from tests.kit.compilers import byte_compiler
-from tests.schema.test_suite import accepts, walk
+from tests.kit.grammars import accepts, request_of, walk
+from tests.kit.tools import tool
 from tests.schema.universe import OBJECTS, UNIVERSE
 
 A: dict[str, Any] = {"properties": {"a": {"type": "integer"}}}
@@ -40,18 +41,14 @@ ANY_ARGUMENTS: list[dict[str, Any]] = [
 def test_a_tool_with_empty_properties_takes_no_arguments(schema: dict[str, Any]) -> None:
     vocabulary, takes_none = Vocabulary.of_bytes(), schema in NO_ARGUMENTS
     for keys in ("forbid", "allow"):
-        compiler = Compiler(vocabulary, undeclared_keys=keys)
-        tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-        compiled = compiler.compile(ToolCallSpec.from_openai({"tools": [tool]}))
+        compiled = request_of(Compiler(vocabulary, undeclared_keys=keys), schema)
         written = [all(map(compiled.arguments("f").accept, vocabulary.encode(text))) for text in ("{}", '{"x":1}')]
         is_empty = takes_none and keys == "forbid"
         assert written == ["x" not in schema.get("required", []), not is_empty], keys
         coverage = compiled.coverage("f")
         assert [use.pointer for use in coverage.narrowed] == ["#/properties"] * is_empty
-        assert (
-            "#/additionalProperties" not in {use.pointer for use in coverage.enforced}
-            or "additionalProperties" in schema
-        )
+        is_enforced = "#/additionalProperties" in {use.pointer for use in coverage.enforced}
+        assert not is_enforced or "additionalProperties" in schema
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
     answer = Compiler(vocabulary).compile(ToolCallSpec.from_openai({"response_format": form})).answer()
     assert answer is not None and all(map(answer.accept, vocabulary.encode('{"x":1}')))  # an answer, not a tool's root
@@ -76,62 +73,28 @@ CASES: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     "allOf": ({"allOf": [A, B]}, [{"a": 1, "b": 1}], [{"a": 1, "b": 1, "c": 1}]),
     "$ref": ({"$ref": "#/$defs/a", "$defs": {"a": A}} | B, [{"a": 1, "b": 1}], [{"c": 1}]),
     "anyOf": ({"anyOf": [A | {"required": ["a"]}, {"type": "string"}]}, [{"a": 1}, "x"], [{"a": 1, "x": 1}]),
-    "anyOf of what is required": (
-        {"properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
-        [{"a": 1}, {"b": 1}, {"a": 1, "b": 1}],
-        [{"a": 1, "c": 1}],
-    ),
-    "oneOf": (
-        {"oneOf": [A | {"required": ["a"]}, B | {"required": ["b"]}]},
-        [{"a": 1}, {"b": 1}],
-        [{"a": 1, "b": ""}, {"a": 1, "c": 1}],
-    ),
-    "one open alternative": (
-        {"anyOf": [A | {"required": ["a"]}, {"required": ["k"]}]},
-        [{"k": 1, "x": 1}],
-        [{"a": 1, "x": 1}],
-    ),
-    "if": (
-        {"properties": {"k": {}}, "if": {"properties": {"k": {"const": 1}}}, "then": A, "else": B},
-        [{"k": 1, "a": 1}, {"k": 2, "b": 1}, {"a": 1}],
-        [{"k": 1, "b": 1}, {"k": 2, "a": 1}],
-    ),
+    "anyOf of what is required": ({"properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+                                  [{"a": 1}, {"b": 1}, {"a": 1, "b": 1}], [{"a": 1, "c": 1}]),
+    "oneOf": ({"oneOf": [A | {"required": ["a"]}, B | {"required": ["b"]}]}, [{"a": 1}, {"b": 1}], [{"a": 1, "b": ""}, {"a": 1, "c": 1}]),
+    "one open alternative": ({"anyOf": [A | {"required": ["a"]}, {"required": ["k"]}]}, [{"k": 1, "x": 1}], [{"a": 1, "x": 1}]),
+    "if": ({"properties": {"k": {}}, "if": {"properties": {"k": {"const": 1}}}, "then": A, "else": B},
+           [{"k": 1, "a": 1}, {"k": 2, "b": 1}, {"a": 1}], [{"k": 1, "b": 1}, {"k": 2, "a": 1}]),
     "not": (A | {"not": {"required": ["b"]}}, [{}, {"a": 1}], [{"c": 1}]),
     "not with properties": ({"not": {"properties": {"b": {"type": "null"}}, "required": ["b"]}}, [{"x": 1}], []),
     "dependentRequired": (A | {"dependentRequired": {"a": ["d"]}}, [{"d": 1}, {"a": 1, "d": 1}], [{"x": 1}]),
-    "dependentSchemas": (
-        A | {"dependentSchemas": {"d": B}},
-        [{"d": 1, "b": 1}, {"d": 1}, {"a": 1}],
-        [{"b": 1}, {"d": 1, "x": 1}],
-    ),
+    "dependentSchemas": (A | {"dependentSchemas": {"d": B}}, [{"d": 1, "b": 1}, {"d": 1}, {"a": 1}], [{"b": 1}, {"d": 1, "x": 1}]),
     "dependencies": (A | {"dependencies": {"a": ["d"]}}, [{"a": 1, "d": 1}], [{"x": 1}]),
     "enum": (A | {"enum": [{"a": 1, "x": 1}]}, [{"a": 1, "x": 1}], []),
     "minProperties within reach": (A | {"minProperties": 1}, [{"a": 1}], [{"x": 1}]),
     "minProperties out of reach": (A | {"minProperties": 2}, [{"a": 1, "x": 1}], []),
-    "an alternative out of reach": (
-        {"anyOf": [A | {"minProperties": 2}, {"type": "null"}]},
-        [{"a": 1, "x": 1}, None],
-        [],
-    ),
-    "an undeclared key that a negation requires": (
-        {"properties": {"a": {}}, "not": {"properties": {"b": {"type": "null"}}}},
-        [{"b": 1}, {"a": 1, "b": 1}],
-        [],
-    ),
+    "an alternative out of reach": ({"anyOf": [A | {"minProperties": 2}, {"type": "null"}]}, [{"a": 1, "x": 1}, None], []),
+    "an undeclared key that a negation requires": ({"properties": {"a": {}}, "not": {"properties": {"b": {"type": "null"}}}},
+                                                   [{"b": 1}, {"a": 1, "b": 1}], []),
     "a recursion that would have no end": (
-        {
-            "$defs": {
-                "n": {
-                    "type": "object",
-                    "anyOf": [{"properties": {"n": NEXT}, "required": ["n"]}, A | {"minProperties": 2}],
-                }
-            }
-        }
-        | NEXT,
-        [{"a": 1, "x": 1}, {"n": {"a": 1, "x": 1}}, {"n": {"n": {"a": 1, "x": 1}}}],
-        [],
+        {"$defs": {"n": {"type": "object", "anyOf": [{"properties": {"n": NEXT}, "required": ["n"]}, A | {"minProperties": 2}]}}} | NEXT,
+        [{"a": 1, "x": 1}, {"n": {"a": 1, "x": 1}}, {"n": {"n": {"a": 1, "x": 1}}}], [],
     ),
-}
+}  # fmt: skip
 
 
 def grammar_of(schema: Any, undeclared_keys: UndeclaredKeys, engine: EngineName = "llguidance") -> ArgumentGrammar:
@@ -216,14 +179,9 @@ def test_forbidding_is_sound_and_leaves_something(schema: Any) -> None:
 
 def rounds_to_integer(text: str) -> bool:
     """True if a fraction in a JSON text is an integer to the validator, which reads floating point."""
-    rounded: list[bool] = []
-    json.loads(
-        text,
-        parse_float=lambda number: rounded.append(
-            float(number).is_integer() and Decimal(number) != Decimal(number).to_integral_value()
-        ),
-    )
-    return any(rounded)
+    numbers: list[str] = []
+    json.loads(text, parse_float=numbers.append)
+    return any(float(one).is_integer() and Decimal(one) != Decimal(one).to_integral_value() for one in numbers)
 
 
 def applied(schema: Any, instance: Any) -> Iterator[list[dict[str, Any]]]:
@@ -292,10 +250,9 @@ def test_what_is_kept_is_what_an_oracle_keeps(schema: Any) -> None:
 
 
 def test_the_request_outweighs_the_compiler() -> None:
-    tool = {"type": "function", "function": {"name": "f", "parameters": A | {"type": "object"}}}
     for default, request, is_open in (("allow", None, True), ("forbid", None, False), ("allow", "forbid", False),
                                       ("forbid", "allow", True)):  # fmt: skip
-        spec = ToolCallSpec.from_openai({"tools": [tool], "undeclared_keys": request})
+        spec = ToolCallSpec.from_openai({"tools": [tool("f", A | {"type": "object"})], "undeclared_keys": request})
         spec = ToolCallSpec.from_json(spec.to_json())
         assert spec.undeclared_keys == request
         compiled = Compiler(Vocabulary.of_bytes(), undeclared_keys=default).compile(spec)  # type: ignore[arg-type]

@@ -8,7 +8,6 @@ import jsonschema
 import pytest
 
 from constrained_k2.engines.llguidance.grammar_text import Patterns
-from constrained_k2.engines.protocol import ArgumentGrammar
 from constrained_k2.errors import SchemaTooCostly
 from constrained_k2.grammar.plan.planner import plan_schema
 from constrained_k2.grammar.plan.planning import Planning
@@ -16,8 +15,7 @@ from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.no_instances import write_some
 from constrained_k2.schema.normalize import Normalizer
 from constrained_k2.schema.shapes import Shapes
-from tests.kit.compilers import byte_compiler
-from tests.schema.test_suite import accepts, walk
+from tests.kit.grammars import accepts, compiled, walk
 from tests.schema.universe import UNIVERSE
 
 CLOSED: dict[str, Any] = {"properties": {"a": {}, "b": {}, "c": {}}, "additionalProperties": False}
@@ -37,14 +35,9 @@ SOUND: list[Any] = [
     {"not": {"properties": {"a": {}}, "additionalProperties": {"type": "boolean"}}},
     {"oneOf": [{"additionalProperties": {"type": kind}} for kind in ("string", "null")]},
 ]
-
 LEFT_OUT: list[Any] = [
     {"anyOf": [{"type": "null"}, {"maxProperties": 2, "not": {"additionalProperties": {"type": "string"}}}]},
 ]
-
-
-def compiled(schema: Any) -> ArgumentGrammar:
-    return byte_compiler().engine("llguidance").compile(json.dumps(schema))
 
 
 @pytest.mark.slow
@@ -77,33 +70,21 @@ def test_predicates_note_nothing(schema: Any) -> None:
 @pytest.mark.parametrize("count", [65, 70, 200])
 def test_of_many_required_keys_the_first_come_first(count: int) -> None:
     names = [f"k{number:03}" for number in range(count)]
-    schema = {
-        "type": "object",
-        "properties": {name: {} if name == "x" else {"type": "null"} for name in [*names, "x"]},
-        "required": names,
-    }
-    grammar = compiled(schema)
+    properties: dict[str, Any] = {name: {"type": "null"} for name in names} | {"x": {}}
+    grammar = compiled({"type": "object", "properties": properties, "required": names})
     assert grammar.coverage.is_sound
     first, others = names[:-64], names[-64:]
     assert accepts(grammar, dict.fromkeys([*first, "x", *reversed(others)]))
     assert not accepts(grammar, dict.fromkeys(["x", *names]))
     assert not accepts(grammar, dict.fromkeys([*first, "x", *others[1:]]))
     text = "{" + ",".join(f'"{name}":null' for name in [*names, names[-1]]) + "}"
-    matcher = grammar.matcher("schema")
-    assert not all(matcher.accept(byte) for byte in text.encode())
+    assert not all(map(grammar.matcher("schema").accept, text.encode()))
 
 
 def test_what_costs_too_much_to_negate_exactly_is_narrowed() -> None:
-    selector: dict[str, Any] = {
-        "oneOf": [
-            {
-                "patternProperties": {f"^{name}": {"$ref": "#/$defs/any"}},
-                "additionalProperties": False,
-                "minProperties": 1,
-            }
-            for name in ("[ab]", "[bc]", "[cd]", "[de]", "[ef]")
-        ]
-    }
+    some = {"additionalProperties": False, "minProperties": 1}
+    names = ("[ab]", "[bc]", "[cd]", "[de]", "[ef]")
+    selector = {"oneOf": [{"patternProperties": {f"^{name}": {"$ref": "#/$defs/any"}}} | some for name in names]}
     both = {"oneOf": [{"$ref": "#/$defs/selector"}, {"type": "object", "required": ["x"]}, {"type": "string"}]}
     schema = {"type": "object", "$defs": {"any": both, "selector": selector}, "properties": {"v": both}}
     grammar = compiled(schema)
@@ -116,25 +97,20 @@ def test_alternatives_that_cost_too_much_are_relaxed_and_named() -> None:
     schema = {"type": "object", "oneOf": one_of, "not": {"required": ["c"]}, "if": True, "then": {"required": ["d"]}}
     tried: list[Normalizer] = []
 
+    def too_costly(normalizer: Normalizer) -> Shapes:
+        raise normalizer.notes.too_costly("too many parts", "nodes", 1)
+
     def write(normalizer: Normalizer) -> Shapes:
         tried.append(normalizer)
-        if "oneOf" not in normalizer.left_out:
-            raise normalizer.notes.too_costly("too many parts", "nodes", 1)
-        return normalizer.shapes(frozenset({("#", True)}))
+        is_cheap = "oneOf" in normalizer.left_out
+        return normalizer.shapes(frozenset({("#", True)})) if is_cheap else too_costly(normalizer)
 
     shapes = write_some(SchemaDocument(schema), lambda _, __: False, write)
     assert [shape.kind for shape in shapes] == ["object"]
-    assert {pointer for pointer, noted in tried[-1].notes.found.items() if "relaxed" in dict(noted)} == {
-        "#/oneOf",
-        "#/not",
-        "#/if",
-    }
+    relaxed = {pointer for pointer, noted in tried[-1].notes.found.items() if "relaxed" in dict(noted)}
+    assert relaxed == {"#/oneOf", "#/not", "#/if"}
     with pytest.raises(SchemaTooCostly):
         write_some(SchemaDocument(schema), lambda _, __: False, too_costly)
-
-
-def too_costly(normalizer: Normalizer) -> Shapes:
-    raise normalizer.notes.too_costly("too many parts", "nodes", 1)
 
 
 def test_a_pattern_that_exhausts_the_engine_when_it_is_compiled_is_relaxed_and_named() -> None:

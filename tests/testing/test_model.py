@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from constrained_k2.testing import DEFAULT_PRIOR, build_model, write_tokenizer
 from constrained_k2.testing.model import unigram_logits
 from constrained_k2.testing.tokenizer import train_ranks, training_text
 from tests.kit.data import data, kimi_k3_prompts, rendered
+from tests.kit.tools import tool
 
 SMALL_BASE_SIZE = 1024
 
@@ -70,19 +72,24 @@ def merge_bytes(ranks: dict[bytes, int], piece: bytes) -> list[int]:
     return [ranks[part] for part in parts]
 
 
-def check_vocabulary(tokenizer: Any, base_size: int) -> None:
-    """Check what holds for either vocabulary: sizes, special ids and flags, round trips, partial UTF-8."""
+def check_special_tokens(tokenizer: Any, base_size: int, named: Mapping[int, str]) -> None:
+    for offset in range(256):
+        token_id = base_size + offset
+        text = named.get(offset, f"<|reserved_token_{token_id}|>")
+        assert tokenizer.convert_tokens_to_ids(text) == token_id
+        assert tokenizer.convert_ids_to_tokens(token_id) == text
+        assert tokenizer.encode(f"so {text}1") == [*tokenizer.encode("so "), token_id, *tokenizer.encode("1")]
+
+
+@pytest.mark.parametrize(("which", "base_size"), [("tokenizer", SMALL_BASE_SIZE), ("real_tokenizer", REAL_BASE_SIZE)])
+def test_vocabulary(which: str, base_size: int, request: pytest.FixtureRequest) -> None:
+    """Sizes, special ids and flags, round trips, partial UTF-8."""
+    tokenizer = request.getfixturevalue(which)
     size = base_size + 256
     assert not tokenizer.is_fast
     assert tokenizer.vocab_size == len(tokenizer) == size
     assert sorted(tokenizer.get_vocab().values()) == list(range(size))
-
-    for offset in range(256):
-        token_id = base_size + offset
-        text = SPECIAL_TOKENS.get(offset, f"<|reserved_token_{token_id}|>")
-        assert tokenizer.convert_tokens_to_ids(text) == token_id
-        assert tokenizer.convert_ids_to_tokens(token_id) == text
-        assert tokenizer.encode(f"so {text}1") == [*tokenizer.encode("so "), token_id, *tokenizer.encode("1")]
+    check_special_tokens(tokenizer, base_size, SPECIAL_TOKENS)
     assert tokenizer.eos_token_id == base_size + 1
     assert set(tokenizer.get_added_vocab()) == set(SPECIAL_TOKENS.values())
     assert tokenizer.decode([base_size + 2, base_size + 11], skip_special_tokens=True) == "<|tool_calls_section_begin|>"
@@ -99,14 +106,6 @@ def check_vocabulary(tokenizer: Any, base_size: int) -> None:
     halves = tokenizer.convert_ids_to_tokens(tokenizer.model.encode_single_token(bytes([b])) for b in "é".encode())
     assert tokenizer.convert_tokens_to_string(halves[:1]) == "\ufffd"
     assert tokenizer.convert_tokens_to_string(halves) == "é"
-
-
-def test_small_vocabulary(tokenizer: Any) -> None:
-    check_vocabulary(tokenizer, SMALL_BASE_SIZE)
-
-
-def test_real_vocabulary(real_tokenizer: Any) -> None:
-    check_vocabulary(real_tokenizer, REAL_BASE_SIZE)
 
 
 def test_small_tokenizer_config_is_the_real_one_with_other_ids(models: dict[str, Path]) -> None:
@@ -147,9 +146,7 @@ def test_chat_template_renders_the_golden_prompts(tokenizer: Any) -> None:
 
 
 def test_chat_template_sorts_tool_keys_and_leaves_the_tools_alone(tokenizer: Any) -> None:
-    tools = [
-        {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "$defs": {"b": 1, "a": 2}}}}
-    ]
+    tools = [tool("f", {"type": "object", "$defs": {"b": 1, "a": 2}})]
     before = json.dumps(tools)
     text = tokenizer.apply_chat_template([{"role": "user", "content": "x"}], tools=tools, tokenize=False)
     assert '[{"function":{"name":"f","parameters":{"$defs":{"a":2,"b":1},"type":"object"}},"type":"function"}]' in text
@@ -186,12 +183,9 @@ def test_weights_fit_the_architecture_and_follow_the_prior(
 def test_kimi_k3_has_its_own_special_tokens_and_ends(tmp_path: Path) -> None:
     out = build_model(tmp_path / "k3", arch="llama", wire_format="kimi_k3")
     tokenizer = AutoTokenizer.from_pretrained(out, trust_remote_code=True)
-    for offset in range(256):
-        token_id = SMALL_BASE_SIZE + offset
-        text = kimi_k3.SPECIAL_TOKENS.get(offset, f"<|reserved_token_{token_id}|>")
-        assert tokenizer.convert_tokens_to_ids(text) == token_id
-        assert tokenizer.encode(f"so {text}1") == [*tokenizer.encode("so "), token_id, *tokenizer.encode("1")]
+    check_special_tokens(tokenizer, SMALL_BASE_SIZE, kimi_k3.SPECIAL_TOKENS)
     assert tokenizer.eos_token_id == SMALL_BASE_SIZE + 1
+    assert Vocabulary.from_pretrained(out).format.name == "Kimi K3"
     for name in ("config.json", "generation_config.json"):
         assert json.loads((out / name).read_bytes())["eos_token_id"] == SMALL_BASE_SIZE + 2
     assert not (out / "chat_template.jinja").exists()
@@ -244,11 +238,6 @@ def test_same_seed_same_weights(models: dict[str, Path], tmp_path: Path) -> None
     assert (same / "model.safetensors").read_bytes() == weights
     assert (same / "tiktoken.model").read_bytes() == (models["llama"] / "tiktoken.model").read_bytes()
     assert (other / "model.safetensors").read_bytes() != weights
-
-
-def test_either_shape_speaks_either_wire_format(tmp_path: Path) -> None:
-    out = build_model(tmp_path / "out", arch="llama", wire_format="kimi_k3")
-    assert Vocabulary.from_pretrained(out).format.name == "Kimi K3"
 
 
 def test_importing_the_package_loads_no_torch() -> None:

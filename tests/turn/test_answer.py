@@ -8,10 +8,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec, UnsupportedSchema, parse_completion
-from constrained_k2.turn.drafts.drafter import Drafter
+from constrained_k2 import Compiler, ToolCallMatcher, UnsupportedSchema, parse_completion
+from constrained_k2.parsing import Completion
 from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.turn.phases import Phase
+from tests.kit import turns
+from tests.kit.tools import tool
 from tests.kit.walks import ids_of, walk
 
 WEATHER = {
@@ -20,7 +22,7 @@ WEATHER = {
     "required": ["city"],
     "additionalProperties": False,
 }
-TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}}
+TOOL = tool("get_weather", WEATHER)
 REPORT = {
     "type": "object",
     "properties": {
@@ -42,6 +44,7 @@ TEXTS = [
     ({"choice": ["yes", "no", "yes!"]}, "yes|no|yes!"),
     ({"grammar": 'start: "x"+'}, "x+"),
     ({"grammar": 'root ::= item+\nitem ::= "a" [0-3]'}, "(a[0-3])+"),
+    ({"regex": "[ab]*"}, "[ab]*"),
 ]
 
 
@@ -50,21 +53,27 @@ def schema_format(schema: Any, **more: Any) -> dict[str, Any]:
 
 
 def matcher_of(compiler: Compiler, *, in_reasoning: bool = False, **fields: Any) -> ToolCallMatcher:
-    spec = ToolCallSpec.from_openai({"tools": [TOOL]} | fields)
-    return compiler.compile(spec).matcher(in_reasoning=in_reasoning)
+    return turns.matcher_of(compiler, {"tools": [TOOL]}, in_reasoning=in_reasoning, **fields)
 
 
 def mask(matcher: ToolCallMatcher) -> set[int]:
     return set(ids_of(matcher))
 
 
+def walked(compiler: Compiler, seed: int, **fields: Any) -> Completion:
+    """A turn of a random model."""
+    chance = random.Random(seed)
+    matcher = matcher_of(compiler, **fields)
+    ids = turns.steps(matcher, chance, prefer=turns.towards_the_end(compiler.vocabulary, chance, 0.7))
+    return parse_completion(ids, compiler.vocabulary)
+
+
 @pytest.mark.parametrize("choice", ["auto", "none"])
 @pytest.mark.parametrize("schema", SCHEMAS, ids=["object", "array", "number or null", "anything"])
-def test_a_random_model_calls_or_answers_in_the_form(small_compiler: Compiler, schema: Any, choice: str) -> None:
-    vocabulary, seen = small_compiler.vocabulary, set[str]()
+def test_a_random_model_calls_or_answers_in_the_form(each_compiler: Compiler, schema: Any, choice: str) -> None:
+    seen = set[str]()
     for seed in range(40):
-        matcher = matcher_of(small_compiler, tool_choice=choice, **schema_format(schema))
-        completion = parse_completion(walk(matcher, vocabulary, seed, [schema, WEATHER]), vocabulary)
+        completion = walked(each_compiler, seed, tool_choice=choice, **schema_format(schema))
         assert not (completion.cut_calls or completion.malformed or completion.reasoning)
         if completion.tool_calls:
             assert choice == "auto" and not completion.content
@@ -76,12 +85,13 @@ def test_a_random_model_calls_or_answers_in_the_form(small_compiler: Compiler, s
     assert "answer" in seen
 
 
-@pytest.mark.parametrize(("form", "pattern"), TEXTS, ids=["regex", "choice", "Lark", "EBNF"])
-def test_texts_of_other_forms(small_compiler: Compiler, form: Any, pattern: str) -> None:
+@pytest.mark.parametrize("choice", ["auto", "none"])
+@pytest.mark.parametrize(("form", "pattern"), TEXTS, ids=["regex", "choice", "Lark", "EBNF", "regex of nothing"])
+def test_texts_of_other_forms(each_compiler: Compiler, form: Any, pattern: str, choice: str) -> None:
     for seed in range(20):
-        matcher = matcher_of(small_compiler, tool_choice="none", structured_outputs=form)
-        completion = parse_completion(walk(matcher, small_compiler.vocabulary, seed), small_compiler.vocabulary)
-        assert re.fullmatch(pattern, completion.content), completion.content
+        completion = walked(each_compiler, seed, tool_choice=choice, structured_outputs=form)
+        assert completion.tool_calls or re.fullmatch(pattern, completion.content), completion.content
+        assert not completion.tool_calls or (choice == "auto" and not completion.content)
 
 
 def test_the_first_token_is_a_call_reasoning_or_the_answer(small_compiler: Compiler) -> None:
@@ -118,58 +128,13 @@ def test_markers_and_stops_are_refused_within_the_answer(small_compiler: Compile
     assert not mask(matcher) & set(vocabulary.special_tokens.values())
 
 
-def test_rollback_and_forks_follow_the_state(small_compiler: Compiler) -> None:
-    vocabulary, chance = small_compiler.vocabulary, random.Random(0)
-    for seed in range(12):
-        make = {"thinking": bool(seed % 2), **schema_format(SCHEMAS[seed % 4])}
-        ids = walk(matcher_of(small_compiler, **make), vocabulary, seed, SCHEMAS)
-        matcher, masks = matcher_of(small_compiler, **make), []
-        for token in ids:
-            masks.append(mask(matcher))
-            assert matcher.accept_tokens([token])
-        for _ in range(20):
-            left = chance.randrange(len(ids))
-            fork = matcher.fork()
-            matcher.rollback(matcher.num_tokens - left)
-            assert mask(matcher) == masks[left]
-            assert fork.num_tokens == len(ids)
-            assert matcher.validate_tokens(ids[left:]) == ids[left:]
-            assert matcher.accept_tokens(ids[left:])
-        matcher.reset()
-        assert mask(matcher) == masks[0]
-
-
-def test_drafts_are_legal_and_guess_keys(small_compiler: Compiler) -> None:
-    vocabulary = small_compiler.vocabulary
-    matcher = matcher_of(small_compiler, thinking=True, **schema_format(REPORT))
-    ids = [
-        vocabulary.format.think_begin,
-        *vocabulary.encode("so"),
-        vocabulary.format.think_end,
-        *vocabulary.encode("{"),
-    ]
-    assert matcher.accept_tokens(ids)
-    drafts = Drafter(matcher).draft(8)
-    assert vocabulary.decode(drafts).startswith('"summary":')
-    assert matcher.validate_tokens(drafts) == drafts
-    assert matcher.accept_tokens(vocabulary.encode('"summary": "x", "certain": true}'))
-    assert Drafter(matcher).draft(4) == [vocabulary.format.turn_end]
-
-
 def test_a_finish_reserve_ends_the_answer(small_compiler: Compiler) -> None:
     vocabulary, budget = small_compiler.vocabulary, FinishBudget(small_compiler.vocabulary)
+    fields = {"thinking": True, "tool_choice": "none", **schema_format(REPORT)}
     for seed in range(30):
-        chance = random.Random(seed)
-        matcher = matcher_of(
-            small_compiler, thinking=True, tool_choice="none", in_reasoning=True, **schema_format(REPORT)
-        )
+        matcher = matcher_of(small_compiler, in_reasoning=True, **fields)
         budget.apply(matcher, 200, 96)
-        ids: list[int] = []
-        while len(ids) < 200 and not matcher.is_terminated():
-            allowed = sorted(mask(matcher))
-            assert allowed
-            ids.append(chance.choice(allowed))
-            assert matcher.accept_tokens(ids[-1:])
+        ids = turns.steps(matcher, random.Random(seed), 200)
         assert matcher.is_terminated()
         content = vocabulary.decode(ids[ids.index(vocabulary.format.think_end) + 1 : -1])
         jsonschema.validate(json.loads(content), REPORT)

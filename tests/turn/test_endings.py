@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from constrained_k2.engines.llguidance.grammar_text import Patterns, our_text
+from constrained_k2.engines.llguidance.grammar_text import Patterns, schema_grammar
 from constrained_k2.grammar.plan.nodes import CountedItems, NumberPlan, Plan
 from constrained_k2.turn.cursors.json_cursor import JsonCursor
-from constrained_k2.turn.endings.json_endings import endings, multiple_of
+from constrained_k2.turn.endings.json_endings import endings, nearest_zero
 from constrained_k2.turn.endings.plan_values import PlanValues
 
 LIST = {"type": "object", "properties": {"v": {"type": "number"}, "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
@@ -28,7 +28,7 @@ KINDS = {
 
 def plan_of(schema: Any) -> Plan:
     """The plan of a schema's grammar."""
-    plan = our_text(schema, Patterns()).plan
+    plan = schema_grammar(schema, Patterns()).plan
     assert plan is not None
     return plan
 
@@ -116,7 +116,7 @@ def test_keys_that_match_a_pattern() -> None:
 def test_multiples(schema: Any, expected: str) -> None:
     roots = PlanValues(plan_of(schema | {"type": "number"})).roots()
     (number,) = [one for one in roots if isinstance(one, NumberPlan)]
-    assert multiple_of(number.shape) == expected
+    assert nearest_zero(number.shape) == expected
 
 
 def test_a_pattern_without_states_gives_no_rest() -> None:

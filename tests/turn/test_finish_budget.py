@@ -2,6 +2,7 @@
 
 import json
 import random
+from functools import partial
 from typing import Any
 
 import jsonschema
@@ -10,23 +11,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from constrained_k2 import Compiler, InvalidRequest, ToolCallMatcher, ToolCallSpec, Vocabulary, parse_completion
+from constrained_k2 import Compiler, InvalidRequest, ToolCallMatcher, parse_completion
 from constrained_k2.turn.cursors.xtml_tags import BLOCK_TOKENS
 from constrained_k2.turn.finish_budget import MAX_FINISH_RESERVE, FinishBudget, read_finish_reserve
 from constrained_k2.turn.phases import Phase
-from constrained_k2.turn.pipeline import fill_bitmasks
-from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+from constrained_k2.vocabulary.bitmask import allowed_ids
 from scripts.bundled_samples.ordinary import TOOLS
 from tests.kit.budget import tries
 from tests.kit.data import data
-from tests.kit.k3_turns import CLOSE, OPEN, SEP, ids_of, read
+from tests.kit.k3_turns import OPEN, SEP, read
+from tests.kit.tools import tool
+from tests.kit.turns import call_start, check_states, ids_of, is_k3, matcher_of, steps
 from tests.kit.walks import row_of as mask
 
 RESERVE = 96  # more than any of the tools below needs on the small vocabulary, from wherever its writing stands
-
-
-def tool(name: str, parameters: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
 NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "v": {"type": "number"}}, "required": ["v"]}
@@ -91,22 +89,8 @@ EVERY = (*TOOLS, *OPEN_OBJECTS, *RECURSIVE, *DEMANDING)
 SCHEMAS = {entry["function"]["name"]: entry["function"].get("parameters", {}) for entry in EVERY}
 
 
-def matcher_of(compiler: Compiler, body: dict[str, Any], *, in_reasoning: bool = False) -> ToolCallMatcher:
-    return compiler.compile(ToolCallSpec.from_openai(body)).matcher(in_reasoning=in_reasoning)
-
-
 def required(*tools: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"tools": list(tools), "tool_choice": "required"} | more
-
-
-def steps(matcher: ToolCallMatcher, chance: random.Random, budget: int) -> list[int]:
-    """Uniform choices under the mask until a stop, or until the budget is spent."""
-    ids: list[int] = []
-    while len(ids) < budget and not matcher.is_terminated():
-        allowed = allowed_ids(mask(matcher))
-        ids.append(int(allowed[chance.randrange(len(allowed))]))
-        assert matcher.accept_tokens(ids[-1:])
-    return ids
 
 
 class Side:
@@ -114,8 +98,14 @@ class Side:
 
     def __init__(self, compiler: Compiler) -> None:
         self.compiler, self.vocabulary, self.budget = compiler, compiler.vocabulary, FinishBudget(compiler.vocabulary)
-        self.is_k3 = self.vocabulary.format.argument_encoding == "xtml"
+        self.is_k3 = is_k3(self.vocabulary)
         self.reserve = RESERVE + (140 if self.is_k3 else 0)  # tags are long, and random choices split their words
+
+    def turn(self, body: Any, budget: int, reserve: int, *, in_reasoning: bool = False) -> ToolCallMatcher:
+        """A matcher of a request with a budget and a finish reserve."""
+        matcher = matcher_of(self.compiler, body, in_reasoning=in_reasoning)
+        self.budget.apply(matcher, budget, reserve)
+        return matcher
 
     def check_calls(self, ids: list[int], schemas: dict[str, Any], *, in_reasoning: bool = False) -> None:
         """Each call of a whole turn is valid by its tool's schema, and no key is written twice."""
@@ -140,9 +130,10 @@ class Side:
         """The tokens of a call of ``f`` that has begun to write this value under ``q``, at each length."""
         if self.is_k3:
             kind, value = ("string", begun) if isinstance(begun, str) else ("array", json.dumps(begun)[:-1])
-            opened = f'{CLOSE}response{SEP}{OPEN}tools{SEP}{OPEN}call tool="f" index="1"{SEP}{OPEN}argument key="q" type="{kind}"{SEP}'
-            return [ids_of(self.vocabulary, opened + value[:length]) for length in range(len(value) + 1)]
-        start, written = call_start(self.vocabulary, "f"), json.dumps({"q": begun})
+            start = call_start(self.vocabulary)
+            opened = f'{OPEN}argument key="q" type="{kind}"{SEP}'
+            return [start + ids_of(self.vocabulary, opened + value[:length]) for length in range(len(value) + 1)]
+        start, written = call_start(self.vocabulary), json.dumps({"q": begun})
         return [[*start, *self.vocabulary.encode(written[:length])] for length in range(6, len(written) - 1)]
 
     def unfiltered(self, start: int, tools: list[dict[str, Any]]) -> int:
@@ -151,19 +142,9 @@ class Side:
         return start - (self.budget.joint_tokens + BLOCK_TOKENS * (1 + required) if self.is_k3 else 0)
 
 
-def call_start(vocabulary: Vocabulary, name: str) -> list[int]:
-    markers = vocabulary.format
-    return [
-        markers.section_begin,
-        markers.call_begin,
-        *vocabulary.encode(f"functions.{name}:0"),
-        markers.argument_begin,
-    ]
-
-
-@pytest.fixture(scope="module", params=["small_compiler", "k3_small_compiler"], ids=["Kimi K2", "Kimi K3"])
-def side(request: pytest.FixtureRequest) -> Side:
-    return Side(request.getfixturevalue(request.param))
+@pytest.fixture(scope="module")
+def side(each_compiler: Compiler) -> Side:
+    return Side(each_compiler)
 
 
 @pytest.fixture(scope="module")
@@ -176,9 +157,9 @@ def small_budget(small_compiler: Compiler) -> FinishBudget:
 def test_a_random_turn_ends_valid_within_its_budget(side: Side, entry: dict[str, Any], before: int) -> None:
     for seed in range(tries(6 if side.is_k3 else 12, fast=3, everything=12)):
         in_reasoning = seed % 3 == 0
-        matcher = matcher_of(side.compiler, required(entry, thinking=in_reasoning), in_reasoning=in_reasoning)
-        side.budget.apply(matcher, side.reserve + before, side.reserve)
-        ids = steps(matcher, random.Random(seed), side.reserve + before)
+        body, budget = required(entry, thinking=in_reasoning), side.reserve + before
+        matcher = side.turn(body, budget, side.reserve, in_reasoning=in_reasoning)
+        ids = steps(matcher, random.Random(seed), budget)
         assert matcher.is_terminated(), side.vocabulary.decode(ids)
         side.check_calls(ids, SCHEMAS, in_reasoning=in_reasoning)
 
@@ -200,13 +181,11 @@ def test_what_ends_soonest_may_be_refused(side: Side, schema: dict[str, Any], be
     body = required(tool("f", parameters))
     for number, ids in enumerate(side.beginnings(begun)):
         budget = len(ids) + side.reserve
-        matcher = matcher_of(side.compiler, body)
-        side.budget.apply(matcher, budget, side.reserve)
+        matcher = side.turn(body, budget, side.reserve)
         assert matcher.accept_tokens(ids)
         chosen: list[int] = []
         while not matcher.is_terminated() and matcher.num_tokens < budget:
-            fresh = matcher_of(side.compiler, body)
-            side.budget.apply(fresh, budget, side.reserve)
+            fresh = side.turn(body, budget, side.reserve)
             assert fresh.accept_tokens([*ids, *chosen])
             row = mask(matcher)
             assert np.array_equal(mask(fresh), row)
@@ -241,8 +220,7 @@ ENDLESS = 157  # a string of at least 999,999,999,999 characters
 def test_on_the_real_vocabulary(real_compiler: Compiler) -> None:
     side = Side(real_compiler)
     for seed, entry in enumerate(EVERY * 3):
-        matcher = matcher_of(real_compiler, required(entry))
-        side.budget.apply(matcher, RESERVE + 40, RESERVE)
+        matcher = side.turn(required(entry), RESERVE + 40, RESERVE)
         ids = steps(matcher, random.Random(seed), RESERVE + 40)
         assert matcher.is_terminated(), real_compiler.vocabulary.decode(ids)
         side.check_calls(ids, SCHEMAS)
@@ -302,45 +280,20 @@ def test_a_narrowed_mask_is_some_of_the_mask_and_not_none(
 WEATHER = TOOLS[0]
 
 
-def test_nothing_is_filtered_where_nothing_is_reserved(small_compiler: Compiler, small_budget: FinishBudget) -> None:
-    plain, zero = (matcher_of(small_compiler, required(*TOOLS)) for _ in range(2))
+def test_without_a_reserve_nothing_is_filtered(small_compiler: Compiler, small_budget: FinishBudget) -> None:
+    free, zero = (matcher_of(small_compiler, required(*TOOLS)) for _ in range(2))
     small_budget.apply(zero, 0, 0)
     chance = random.Random(5)
-    while not plain.is_terminated():
-        row = mask(plain)
-        assert np.array_equal(mask(zero), row)
-        allowed = allowed_ids(row)
-        token = int(allowed[chance.randrange(len(allowed))])
-        assert plain.accept_tokens([token]) and zero.accept_tokens([token])
+    while not free.is_terminated():
+        assert np.array_equal(mask(zero), mask(free))
+        assert zero.accept_tokens(steps(free, chance, 1))
 
 
 def test_batches_rollbacks_and_forks_filter_alike(side: Side) -> None:
-    """A matcher that was taken back, forked or filled in a batch has the mask of one that only went there."""
     budget, apart = (RESERVE + 140, 3) if side.is_k3 else (RESERVE + 30, 1)
     for seed in range(0, 18, 2) if side.is_k3 else range(12):
-        body = required(EVERY[seed % len(EVERY)])
-        first = matcher_of(side.compiler, body)
-        side.budget.apply(first, budget, RESERVE)
-        ids = steps(first, random.Random(seed), budget)
-        fresh = []
-        for end in range(0, len(ids), apart):
-            fresh.append(matcher_of(side.compiler, body))
-            side.budget.apply(fresh[-1], budget, RESERVE)
-            assert fresh[-1].accept_tokens(ids[:end])
-        rows = [mask(matcher) for matcher in fresh]
-        batch = allocate_bitmask(len(fresh), side.vocabulary.size)
-        assert not fill_bitmasks(fresh, batch, range(len(fresh)))
-        assert np.array_equal(batch, rows)
-        other, chance = first.fork(), random.Random(seed)
-        for matcher in (first, other):
-            for _ in range(30):
-                matcher.rollback(chance.randrange(min(matcher.num_tokens, 60) + 1))
-                matcher.rollback(matcher.num_tokens % apart)
-                if matcher.num_tokens < len(ids):
-                    assert np.array_equal(mask(matcher), rows[matcher.num_tokens // apart])
-                matcher.accept_tokens(ids[matcher.num_tokens : matcher.num_tokens + chance.randrange(60)])
-        first.reset()
-        assert np.array_equal(mask(first), rows[0])
+        make, chance = partial(side.turn, required(EVERY[seed % len(EVERY)]), budget, RESERVE), random.Random(seed)
+        check_states(make, steps(make(), chance, budget), chance, apart)
 
 
 def test_a_rollback_to_where_it_has_been_forgets_what_came_instead(
@@ -350,7 +303,7 @@ def test_a_rollback_to_where_it_has_been_forgets_what_came_instead(
     vocabulary = small_compiler.vocabulary
     matcher = matcher_of(small_compiler, required(tool("f", {"type": "object"})))
     small_budget.apply(matcher, 500, 499)
-    assert matcher.accept_tokens([*call_start(vocabulary, "f"), *vocabulary.encode('{"a":')])
+    assert matcher.accept_tokens([*call_start(vocabulary), *vocabulary.encode('{"a":')])
     quote, bracket = vocabulary.encode('"')[0], vocabulary.encode("[")[0]
     assert matcher.accept_tokens([quote])
     assert [vocabulary.decode([token])[0] for token in allowed_ids(mask(matcher))] == ['"']

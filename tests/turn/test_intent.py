@@ -17,9 +17,9 @@ from constrained_k2.turn.call_id import CallIdTrie
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase
 from constrained_k2.turn.token_restriction import TokenRestriction
-from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from scripts.bundled_samples.ordinary import TOOLS
 from tests.kit.budget import SEED, tries
+from tests.kit.turns import steps
 
 NAMES = ("search_files", "search", "getWeather", "a.b-c", "x:y", "x", "a", "a:7b", "import_", "_", "查询")
 BODY: dict[str, Any] = {"tools": TOOLS[:4]}
@@ -117,29 +117,25 @@ def test_a_client_that_forbids_the_closing_token_declines_nothing(small_vocabula
 
 def closed(matcher: ToolCallMatcher, chance: random.Random) -> list[int]:
     """A turn of random tokens in which some of the calls are declined; empty if it does not end."""
-    row = allocate_bitmask(1, matcher.vocabulary.size)[0]
-    ids: list[int] = []
-    while not matcher.is_terminated():
-        matcher.fill_bitmask(row[None], 0)
-        allowed = allowed_ids(row).tolist()
-        assert allowed
+    markers, special = matcher.vocabulary.format, {*matcher.vocabulary.special_tokens.values()}
+    ends = {markers.section_end, markers.call_end, *b'"}]'}
+
+    def prefer(allowed: Any) -> list[int]:
+        tokens: list[int] = allowed.tolist()
         intent = matcher.intent()
         if intent is not None:
-            assert matcher.phase is Phase.CALL_ID and set(allowed) <= set(intent.meant.tolist())
-            if chance.random() < 0.04:
-                allowed = [intent.closing]
-        ends = [matcher.vocabulary.format.section_end, matcher.vocabulary.format.call_end, *b'"}]']
-        preferred = [token for token in allowed if token in ends]
+            assert matcher.phase is Phase.CALL_ID and set(tokens) <= set(intent.meant.tolist())
+            if chance.random() < 0.04 and intent.closing is not None:
+                return [intent.closing]
+        preferred = [token for token in tokens if token in ends]
         if preferred and matcher.phase is not Phase.BETWEEN and chance.random() < 0.6:
-            allowed = preferred
-        if len(ids) > 400 and matcher.phase in (Phase.TEXT, Phase.BETWEEN):
-            allowed = [token for token in allowed if token in matcher.vocabulary.special_tokens.values()] or allowed
-        token = chance.choice(allowed)
-        assert matcher.accept_tokens([token])
-        ids.append(token)
-        if len(ids) > 3000:
-            return []
-    return ids
+            return preferred
+        if matcher.num_tokens > 400 and matcher.phase in (Phase.TEXT, Phase.BETWEEN):
+            return [token for token in tokens if token in special] or tokens
+        return tokens
+
+    ids = steps(matcher, chance, 3000, prefer)
+    return ids if matcher.is_terminated() else []
 
 
 @pytest.mark.parametrize("wire_format", [KIMI_K2, KIMI_K3], ids=lambda each: each.name)

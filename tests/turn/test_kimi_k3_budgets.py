@@ -10,9 +10,11 @@ from constrained_k2.turn.phases import Phase
 from constrained_k2.turn.thinking_budget import ThinkingBudget
 from constrained_k2.turn.token_restriction import TokenRestriction
 from tests.kit.data import mcp_servers
-from tests.kit.k3_turns import CLOSE, OPEN, SEP, ids_of
+from tests.kit.k3_turns import CLOSE, OPEN, SEP
+from tests.kit.tools import tool
+from tests.kit.turns import call_start, ids_of, matcher_of, steps
 from tests.kit.walks import row_of as mask
-from tests.turn.test_finish_budget import EVERY, SCHEMAS, Side, matcher_of, required, steps, tool
+from tests.turn.test_finish_budget import EVERY, SCHEMAS, Side, required
 
 UNDER_DRAFT_4 = {"read_pdf"}  # exclusiveMinimum is a boolean there
 
@@ -26,8 +28,7 @@ def side(k3_small_compiler: Compiler) -> Side:
 def test_public_tools_on_the_real_vocabulary(k3_real_compiler: Compiler) -> None:
     real = Side(k3_real_compiler)
     for seed, entry in enumerate(entry for tools in mcp_servers() for entry in tools):
-        matcher = matcher_of(k3_real_compiler, required(entry))
-        real.budget.apply(matcher, 290, 250)
+        matcher = real.turn(required(entry), 290, 250)
         ids = steps(matcher, random.Random(seed), 290)
         assert matcher.is_terminated(), real.vocabulary.decode(ids)
         name, schema = entry["function"]["name"], entry["function"].get("parameters", {})
@@ -41,7 +42,7 @@ def test_a_reserve_of_the_same_size_suffices_in_arguments(k3_real_compiler: Comp
     for count in (1, 4, 12):
         keys = [f"key_{number}" for number in range(count)]
         parameters = {"type": "object", "properties": {key: {"type": "string"} for key in keys}, "required": keys}
-        start = ids_of(real.vocabulary, f'{CALL}{OPEN}argument key="key_0" type="string"{SEP}')
+        start = call_start(real.vocabulary) + ids_of(real.vocabulary, f'{OPEN}argument key="key_0" type="string"{SEP}')
         matcher = matcher_of(k3_real_compiler, required(tool("f", parameters), parallel_tool_calls=False))
         assert matcher.accept_tokens(start)
         real.budget.apply(matcher, 400, 6 + 4 * count)
@@ -57,7 +58,8 @@ def test_the_reserve_ends_the_block_that_is_open_and_adds_required_ones_alone(k3
     parameters = {"type": "object", "properties": properties, "required": ["n", "_id"]}
     matcher = matcher_of(k3_real_compiler, required(tool("f", parameters)))
     FinishBudget(vocabulary).apply(matcher, 200, 199)
-    assert matcher.accept_tokens(ids_of(vocabulary, f'{CALL}{OPEN}argument key="n" type="number"{SEP}7'))
+    begun = ids_of(vocabulary, f'{OPEN}argument key="n" type="number"{SEP}7')
+    assert matcher.accept_tokens(call_start(vocabulary) + begun)
     ids = steps(matcher, random.Random(0), 24)
     expected = f'{CLOSE}argument{SEP}{OPEN}argument key="_id" type="string"{SEP}{CLOSE}argument{SEP}{CLOSE}'
     assert vocabulary.decode(ids).startswith(expected)
@@ -67,15 +69,11 @@ def test_the_reserve_ends_the_block_that_is_open_and_adds_required_ones_alone(k3
     assert ids[4 : 4 + len(tag)] == tag, "tags are written in the pieces of prompts"
 
 
-CALL = f'{CLOSE}response{SEP}{OPEN}tools{SEP}{OPEN}call tool="f" index="1"{SEP}'
-
-
 @pytest.mark.parametrize("tokens", [0, 1, 7])
 @pytest.mark.parametrize("reserve", [0, 150])
 def test_a_thinking_budget(side: Side, tokens: int, reserve: int) -> None:
     for seed in range(6):
-        matcher = matcher_of(side.compiler, required(EVERY[0], thinking=True), in_reasoning=True)
-        side.budget.apply(matcher, 400, reserve)
+        matcher = side.turn(required(EVERY[0], thinking=True), 400, reserve, in_reasoning=True)
         ThinkingBudget(side.vocabulary).apply(matcher, tokens)
         ids = steps(matcher, random.Random(seed), 400)
         assert side.vocabulary.format.think_end in ids[: tokens + 1]
@@ -96,8 +94,7 @@ def test_a_clients_limits_leave_turns_legal(side: Side) -> None:
     for number, (allowed, bad) in enumerate(
         [(None, [[markers.call_end]]), (set(range(40, 120)), []), (None, [word, [markers.argument_begin]])]
     ):
-        matcher = matcher_of(side.compiler, required(tool("f", schema)))
-        side.budget.apply(matcher, 600, 600)
+        matcher = side.turn(required(tool("f", schema)), 600, 600)
         matcher.limits = TokenRestriction(vocabulary.size, allowed, bad, lambda: ignored.append(number))  # noqa: B023
         ids = steps(matcher, random.Random(number), 600)
         assert matcher.is_terminated(), vocabulary.decode(ids)

@@ -1,4 +1,4 @@
-"""The wire-format automaton: what may come where, on the small vocabulary and on the real one."""
+"""The automaton of a turn in each format: what may come where, and which whole turns a request allows."""
 
 from typing import Any
 
@@ -6,189 +6,229 @@ import numpy as np
 import pytest
 import torch
 
-from constrained_k2 import (
-    CompiledToolCalls,
-    Compiler,
-    InvalidRequest,
-    ToolCallMatcher,
-    ToolCallSpec,
-    UnsupportedSchema,
-    Vocabulary,
-)
+from constrained_k2 import CompiledToolCalls, Compiler, InvalidRequest, ToolCallSpec, UnsupportedSchema, Vocabulary
+from constrained_k2.formats.kimi_k3 import KIMI_K3
+from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase
-from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
+from constrained_k2.vocabulary.bitmask import allocate_bitmask
+from tests.kit.tools import tool
+from tests.kit.turns import call, call_start, ids_of, is_k3, opening, section_end, turn_end
+from tests.kit.walks import ids_of as allowed_in
 
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
-            "required": ["city"],
-            "additionalProperties": False,
-        },
-    },
-}
+WEATHER = tool("get_weather", {
+    "type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"],
+    "additionalProperties": False,
+})  # fmt: skip
 TABS = {"type": "function", "function": {"name": "list-tabs"}}
 BODY = {"tools": [WEATHER, TABS]}
+NAMED = {"tool_choice": {"type": "function", "function": {"name": "list-tabs"}}}
+ANSWER = {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": [1, 23]}}}}
 
 
 def compiled(compiler: Compiler, body: dict[str, Any] = BODY, **more: Any) -> CompiledToolCalls:
     return compiler.compile(ToolCallSpec.from_openai({**body, **more}))
 
 
-def mask(matcher: ToolCallMatcher, compiler: Compiler) -> list[int]:
-    bitmask = allocate_bitmask(2, compiler.vocabulary.size)
+def feed(matcher: ToolCallMatcher, *parts: str) -> None:
+    for part in parts:
+        assert matcher.accept_tokens(ids_of(matcher.vocabulary, part)), part
+
+
+SECTION, SECTION_END, CALL, ARGUMENTS, CALL_END = (
+    f"<|tool_{name}|>" for name in ("calls_section_begin", "calls_section_end", "call_begin", "call_argument_begin", "call_end")
+)  # fmt: skip
+OPEN, CLOSE, SEP, END = "<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"
+STOP = {"<|im_end|>", "[EOS]"}
+SOME, EVERY = "some ordinary tokens", "every ordinary token"
+FREE = {SECTION, EVERY, *STOP}
+CALLED = ("section_begin", "call_begin", "functions.list-tabs:0", "argument_begin", "{}", "call_end")
+
+
+def allowed(matcher: ToolCallMatcher) -> set[str]:
+    """The special tokens in a mask, and whether it has ordinary ones. It is written to its row alone."""
+    vocabulary = matcher.vocabulary
+    bitmask = allocate_bitmask(2, vocabulary.size)
     matcher.fill_bitmask(bitmask, 1)
     assert not bitmask[0].any(), "another row was written"
-    return allowed_ids(bitmask[1]).tolist()
+    texts = [vocabulary.special_text(token) for token in allowed_in(matcher)]
+    ordinary = vocabulary.size - len(vocabulary.unordinary_ids)
+    count = texts.count(None)
+    return {text for text in texts if text} | ({EVERY if count == ordinary else SOME} if count else set())
 
 
-def special_texts(matcher: ToolCallMatcher, compiler: Compiler) -> set[str]:
-    vocabulary = compiler.vocabulary
-    return {text for token in mask(matcher, compiler) if (text := vocabulary.special_text(token)) is not None}
+Steps = list[tuple[str, set[str]]]
+K2_TURNS: dict[str, tuple[dict[str, Any], Steps]] = {  # name -> request, and what is allowed behind each part
+    "a turn": ({}, [
+        ("", FREE), ("Hello <~|tool_calls_section_begin|>functions.get_weather:0", FREE), ("Let me see.", FREE), ("section_begin", {CALL}),
+        ("call_begin", {SOME}), ("functions.get_weather:0", {ARGUMENTS}), ("argument_begin", {SOME}), ('{"city": "Bei', {SOME}),
+        ('jing"}', {CALL_END}), ("call_end", {CALL, SECTION_END}), ("call_begin", {SOME}), ("functions.list-tabs:1", {ARGUMENTS}),
+        ("argument_begin", {SOME}), ("{}", {CALL_END}), ("call_end", {CALL, SECTION_END}), ("section_end", STOP), ("turn_end", STOP),
+    ]),
+    "required": ({"tool_choice": "required"}, [("", {SECTION})]),
+    "named": (NAMED, [("", {SECTION}), ("section_begin", {CALL}), ("call_begin", {SOME}),
+                      ("functions.list-tabs:0", {ARGUMENTS}), ("argument_begin", {SOME}), ("{}", {CALL_END}), ("call_end", {SECTION_END})]),
+    "no call": ({"tool_choice": "none"}, [("", {EVERY, *STOP}), ("text", {EVERY, *STOP})]),
+    "no tools": ({"tools": None}, [("", {EVERY, *STOP}), ("text", {EVERY, *STOP})]),
+    "an empty list of tools": ({"tools": []}, [("", {EVERY, *STOP}), ("text", {EVERY, *STOP})]),
+    "reasoning": ({"thinking": True}, [
+        ("", {"<think>", *FREE}), ("think_begin", {"</think>", SECTION, EVERY}), ("Hm.", {"</think>", SECTION, EVERY}),
+        ("think_end", FREE), ("turn_end", STOP),
+    ]),
+    "reasoning left out": ({"thinking": True}, [("x", FREE)]),
+    "a section out of reasoning": ({"thinking": True}, [("think_begin", {"</think>", SECTION, EVERY}), ("Hm.", {"</think>", SECTION, EVERY}),
+                                                        ("section_begin", {CALL}), ("call_begin", {SOME})]),
+    "reasoning that the prompt opened": ({"tool_choice": "required", "in_reasoning": True}, [
+        ("", {"</think>", SECTION, EVERY}), ("Hm.", {"</think>", SECTION, EVERY}), ("think_end", {SECTION}),
+    ]),
+    "required after reasoning": ({"tool_choice": "required", "thinking": True}, [("", {SECTION, "<think>"})]),
+    "one call": ({"parallel_tool_calls": False}, [("", FREE), ("section_begin", {CALL}), ("call_begin", {SOME}),
+                  ("functions.list-tabs:0", {ARGUMENTS}), ("argument_begin", {SOME}), ("{}", {CALL_END}), ("call_end", {SECTION_END})]),
+}  # fmt: skip
+K3_TURNS: dict[str, tuple[dict[str, Any], Steps]] = {
+    "a turn": ({"in_reasoning": True}, [
+        ("", {CLOSE, EVERY}), ("why", {CLOSE, EVERY}), (CLOSE, {SOME}), ("think", {SEP}), (SEP, {OPEN}), (OPEN, {SOME}), ("response", {SEP}),
+        (SEP, {CLOSE, EVERY}), ("text", {CLOSE, EVERY}), (CLOSE, {SOME}), ("response", {SEP}), (SEP, {OPEN, CLOSE}), (OPEN, {SOME}),
+        ("tools", {SEP}), (SEP, {OPEN}), (OPEN, {SOME}), ('call tool="list-tabs" index="1"', {SEP}), (SEP, {OPEN, CLOSE}), (CLOSE, {SOME}),
+        ("call", {SEP}), (SEP, {OPEN, CLOSE}), (CLOSE, {SOME}), ("tools", {SEP}), (SEP, {CLOSE}), (CLOSE, {SOME}), ("message", {SEP}),
+        (SEP, {END}), (END, {END}),
+    ]),
+    "a call instead of an answer": (ANSWER, [("", {CLOSE, SOME}), (f"{CLOSE}response{SEP}", {OPEN})]),
+    "an answer": (ANSWER, [("2", {SOME}), ("3", {CLOSE}), (f"{CLOSE}response{SEP}", {CLOSE})]),
+    "an answer alone": (ANSWER | {"tools": None}, [("", {SOME})]),
+    "no answer, or a call": ({"structured_outputs": {"regex": "x*"}}, [("", {CLOSE, SOME}), (f"{CLOSE}response{SEP}", {OPEN, CLOSE})]),
+}  # fmt: skip
+EACH_TURN = [
+    pytest.param(which, turns[name], id=f"{which} {name}", marks=[pytest.mark.slow] if which.startswith("real") else [])
+    for which, turns in (("small", K2_TURNS), ("real", K2_TURNS), ("k3_small", K3_TURNS)) for name in turns
+]  # fmt: skip
 
 
-def feed(matcher: ToolCallMatcher, compiler: Compiler, *parts: str) -> None:
-    """Feed text, and markers by the name of their field."""
-    for part in parts:
-        marker = getattr(compiler.vocabulary.format, part, None)
-        ids = [marker] if isinstance(marker, int) else compiler.vocabulary.encode(part)
-        assert matcher.accept_tokens(ids), part
+@pytest.mark.parametrize(("which", "turn"), EACH_TURN)
+def test_a_turn_step_by_step(which: str, turn: tuple[dict[str, Any], Steps], request: pytest.FixtureRequest) -> None:
+    """After a reset all is as at first."""
+    fields = dict(turn[0])
+    in_reasoning = fields.pop("in_reasoning", False)
+    matcher = compiled(request.getfixturevalue(f"{which}_compiler"), **fields).matcher(in_reasoning=in_reasoning)
+    for _ in range(2):
+        for part, expected in turn[1]:
+            assert not matcher.is_terminated()
+            feed(matcher, *([part] if part else []))
+            assert allowed(matcher) == expected, part
+        ended = turn[1][-1][0] in {"turn_end", END}
+        assert matcher.is_terminated() == ended
+        assert not ended or not matcher.accept_tokens([matcher.vocabulary.format.turn_end])
+        matcher.reset()
 
 
-STOPS = {"<|im_end|>", "[EOS]"}
-SECTION = "<|tool_calls_section_begin|>"
+CHOICES: dict[str, dict[str, Any]] = {
+    "auto": {}, "required": {"tool_choice": "required"}, "one": {"parallel_tool_calls": False},
+    "named": {"tool_choice": {"type": "function", "function": {"name": "b"}}}, "none": {"tool_choice": "none"},
+    "answer": ANSWER, "answer alone": ANSWER | {"tools": None}, "empty": {"structured_outputs": {"regex": "x*"}},
+}  # fmt: skip
+END_OF_THOUGHT = {"small": "why?</think>", "k3_small": f"why?{CLOSE}think{SEP}{OPEN}response{SEP}"}
 
 
-def test_free_text_allows_every_ordinary_token_the_section_and_the_stops(compiler: Compiler) -> None:
+def whole(vocabulary: Vocabulary, *calls: tuple[str, int], text: str = "") -> list[int]:
+    """The tokens of a turn with calls without arguments."""
+    section = opening(vocabulary) + [token for name, index in calls for token in call(vocabulary, {}, name, index)]
+    if not calls:
+        section = ids_of(vocabulary, f"{CLOSE}response{SEP}" if is_k3(vocabulary) else "")
+    return vocabulary.encode(text) + section + (section_end(vocabulary) if calls else []) + turn_end(vocabulary)
+
+
+ALLOWED: list[tuple[tuple[tuple[str, int], ...], str, set[str]]] = [  # calls, the text, the requests that allow both
+    ((), "", {"auto", "one", "none", "empty"}),
+    ((), "Hi", {"auto", "one", "none"}),
+    ((), "23", {"auto", "one", "none", "answer", "answer alone"}),
+    ((), "2", {"auto", "one", "none"}),
+    ((), "xx", {"auto", "one", "none", "empty"}),
+    ((("a", 0),), "", {"auto", "required", "one", "answer", "empty"}),
+    ((("b", 0),), "", {"auto", "required", "one", "named", "answer", "empty"}),
+    ((("b", 0),), "Hi", {"auto", "one"}),
+    ((("b", 0),), "1", {"auto", "one"}),
+    ((("b", 0),), "x", {"auto", "one"}),
+    ((("a", 0), ("b", 1)), "", {"auto", "required", "answer", "empty"}),
+    ((("a", -1),), "", set()),
+    ((("a", 1),), "", set()),
+    ((("a", 0), ("b", 0)), "", set()),
+    ((("c", 0),), "", set()),
+]
+
+
+@pytest.mark.parametrize(("calls", "text", "allowing"), ALLOWED)
+def test_the_turns_that_each_request_allows(
+    each_compiler: Compiler, calls: tuple[tuple[str, int], ...], text: str, allowing: set[str]
+) -> None:
+    vocabulary = each_compiler.vocabulary
+    ids = whole(vocabulary, *calls, text=text)
+    thought = ids_of(vocabulary, END_OF_THOUGHT["k3_small" if is_k3(vocabulary) else "small"]) + ids
+    for name, fields in CHOICES.items():
+        grammar = compiled(each_compiler, {"tools": [tool("a"), tool("b")]}, **fields)
+        for written, in_reasoning, expected in (
+            (ids, False, name in allowing), (thought, True, name in allowing), (thought, False, False),
+        ):  # fmt: skip
+            matcher = grammar.matcher(in_reasoning=in_reasoning)
+            assert (matcher.accept_tokens(written) and matcher.is_terminated()) == expected, (name, in_reasoning)
+
+
+OVER, CALLS_END = f"{CLOSE}response{SEP}", f"{CLOSE}tools{SEP}{CLOSE}message{SEP}{END}"
+
+
+@pytest.mark.parametrize(
+    ("which", "text"),
+    [
+        *(("k3_small", text) for text in (
+            f"{OVER}{OPEN}tools{SEP}x{CALLS_END}", f"{OVER}{OPEN}tools{SEP}{CALLS_END}", f"{OVER}{CLOSE}message{SEP}", f"Hi{END}",
+            f"{OVER}{OVER}{CLOSE}message{SEP}{END}", f"{OVER} {CLOSE}message{SEP}{END}",
+        )),
+        ("small", f"{SECTION}{SECTION_END}<|im_end|>"),
+    ],
+)  # fmt: skip
+def test_turns_that_no_request_allows(which: str, text: str, request: pytest.FixtureRequest) -> None:
+    compiler: Compiler = request.getfixturevalue(f"{which}_compiler")
+    for fields in CHOICES.values():
+        for in_reasoning in (False, True):
+            matcher = compiled(compiler, {"tools": [tool("a"), tool("b")]}, **fields).matcher(in_reasoning=in_reasoning)
+            ids = ids_of(compiler.vocabulary, (END_OF_THOUGHT[which] if in_reasoning else "") + text)
+            assert not (matcher.accept_tokens(ids) and matcher.is_terminated())
+
+
+@pytest.mark.parametrize(
+    "call_id",
+    [*(f"get_weather:{index}" for index in ("7", "007", "00", "1", "9" * 40, "", " 0", "0 ", "-0", "٠")),
+     *(f"{name}:0" for name in ("get_weathe", "get_weather2", "Get_weather", "get_time", " get_weather", ""))],
+)  # fmt: skip
+def test_only_declared_names_with_the_next_index(compiler: Compiler, call_id: str) -> None:
     matcher = compiled(compiler).matcher()
-    ordinary = compiler.vocabulary.size - len(compiler.vocabulary.unordinary_ids)
-    for _ in range(3):
-        assert special_texts(matcher, compiler) == {SECTION, *STOPS}
-        assert len(mask(matcher, compiler)) == ordinary + 3
-        feed(matcher, compiler, "Hello <|tool_calls_section_begin|>functions.get_weather:0")  # spelled out: text
-        assert matcher.phase is Phase.TEXT
+    feed(matcher, "section_begin", "call_begin")
+    assert not matcher.accept_tokens(ids_of(compiler.vocabulary, f"functions.{call_id}", "argument_begin"))
+    feed(matcher, "functions.get_weather:0", "argument_begin")
 
 
-def test_a_turn_step_by_step(compiler: Compiler) -> None:
-    matcher = compiled(compiler).matcher()
-    feed(matcher, compiler, "Let me see.", "section_begin")
-    assert special_texts(matcher, compiler) == {"<|tool_call_begin|>"}
-    assert len(mask(matcher, compiler)) == 1
-    feed(matcher, compiler, "call_begin")
-    assert special_texts(matcher, compiler) == set()
-    feed(matcher, compiler, "functions.get_weather:0")
-    assert mask(matcher, compiler) == [compiler.vocabulary.format.argument_begin]
-    feed(matcher, compiler, "argument_begin", '{"city": "Bei')
-    assert special_texts(matcher, compiler) == set()  # 0 of 256 inside a string
-    feed(matcher, compiler, 'jing"}')
-    assert mask(matcher, compiler) == [compiler.vocabulary.format.call_end]
-    feed(matcher, compiler, "call_end")
-    assert special_texts(matcher, compiler) == {"<|tool_call_begin|>", "<|tool_calls_section_end|>"}
-    assert len(mask(matcher, compiler)) == 2
-    feed(matcher, compiler, "call_begin", "functions.list-tabs:1", "argument_begin", "{}", "call_end", "section_end")
-    assert special_texts(matcher, compiler) == STOPS
-    assert len(mask(matcher, compiler)) == 2
-    assert not matcher.is_terminated()
-    feed(matcher, compiler, "turn_end")
-    assert matcher.is_terminated()
-    assert special_texts(matcher, compiler) == STOPS
-    assert not matcher.accept_tokens([compiler.vocabulary.format.turn_end])
+@pytest.mark.parametrize(("which", "first"), [("small", 11), ("k3_small", 0)])
+def test_indexes_go_on_from_the_history_in_kimi_k2_alone(
+    which: str, first: int, request: pytest.FixtureRequest
+) -> None:
+    compiler: Compiler = request.getfixturevalue(f"{which}_compiler")
+    made = {"function": {"name": "f", "arguments": "{}"}}
+    matcher = compiled(compiler, messages=[{"role": "assistant", "tool_calls": [made] * 11}]).matcher()
+    assert matcher.accept_tokens(opening(compiler.vocabulary))
+    for index in (first, first + 1):
+        assert matcher.accept_tokens(call(compiler.vocabulary, {}, "list-tabs", index))
 
 
-@pytest.mark.parametrize("index", ["7", "007", "00", "1", "9" * 40, "", " 0", "0 ", "-0", "٠"])
-def test_only_the_expected_index(compiler: Compiler, index: str) -> None:
-    matcher = compiled(compiler).matcher()
-    feed(matcher, compiler, "section_begin", "call_begin")
-    ids = compiler.vocabulary.encode(f"functions.get_weather:{index}")
-    assert not matcher.accept_tokens([*ids, compiler.vocabulary.format.argument_begin])
-    feed(matcher, compiler, "functions.get_weather:0", "argument_begin")
-
-
-@pytest.mark.parametrize("name", ["get_weathe", "get_weather2", "Get_weather", "get_time", " get_weather", ""])
-def test_only_declared_names(compiler: Compiler, name: str) -> None:
-    matcher = compiled(compiler).matcher()
-    feed(matcher, compiler, "section_begin", "call_begin")
-    ids = compiler.vocabulary.encode(f"functions.{name}:0")
-    assert not matcher.accept_tokens([*ids, compiler.vocabulary.format.argument_begin])
-
-
-def test_indexes_go_on_from_the_history(small_compiler: Compiler) -> None:
-    call = {"function": {"name": "f", "arguments": "{}"}}
-    matcher = compiled(small_compiler, messages=[{"role": "assistant", "tool_calls": [call] * 11}]).matcher()
-    feed(matcher, small_compiler, "section_begin")
-    for index in (11, 12):
-        feed(matcher, small_compiler, "call_begin", f"functions.list-tabs:{index}", "argument_begin", "{}", "call_end")
-
-
-def test_required_opens_the_section_at_once(compiler: Compiler) -> None:
-    matcher = compiled(compiler, tool_choice="required").matcher()
-    assert mask(matcher, compiler) == [compiler.vocabulary.format.section_begin]
-
-
-def test_a_named_tool_is_the_only_one_and_called_once(small_compiler: Compiler) -> None:
-    matcher = compiled(small_compiler, tool_choice={"type": "function", "function": {"name": "list-tabs"}}).matcher()
-    feed(matcher, small_compiler, "section_begin", "call_begin")
+def test_a_named_tool_is_the_only_one(small_compiler: Compiler) -> None:
+    matcher = compiled(small_compiler, **NAMED).matcher()
+    feed(matcher, "section_begin", "call_begin")
     assert not matcher.accept_tokens(small_compiler.vocabulary.encode("functions.get_weather"))
-    feed(matcher, small_compiler, "functions.list-tabs:0", "argument_begin", "{}", "call_end")
-    assert mask(matcher, small_compiler) == [small_compiler.vocabulary.format.section_end]
-
-
-def test_one_call_only_without_parallel_calls(small_compiler: Compiler) -> None:
-    matcher = compiled(small_compiler, parallel_tool_calls=False).matcher()
-    feed(matcher, small_compiler, "section_begin", "call_begin", "functions.list-tabs:0", "argument_begin", "{}")
-    feed(matcher, small_compiler, "call_end")
-    assert mask(matcher, small_compiler) == [small_compiler.vocabulary.format.section_end]
-
-
-@pytest.mark.parametrize("body", [{**BODY, "tool_choice": "none"}, {}, {"tools": []}])
-def test_no_calls_means_no_markers(small_compiler: Compiler, body: dict[str, Any]) -> None:
-    matcher = compiled(small_compiler, body).matcher()
-    assert special_texts(matcher, small_compiler) == STOPS
-    feed(matcher, small_compiler, "text")
-    assert special_texts(matcher, small_compiler) == STOPS
-
-
-def test_reasoning_comes_first_or_not_at_all(small_compiler: Compiler) -> None:
-    grammar = compiled(small_compiler, thinking=True)
-    matcher = grammar.matcher()
-    assert special_texts(matcher, small_compiler) == {"<think>", SECTION, *STOPS}
-    feed(matcher, small_compiler, "think_begin", "Hm.")
-    assert special_texts(matcher, small_compiler) == {"</think>", SECTION}
-    feed(matcher, small_compiler, "think_end")
-    assert special_texts(matcher, small_compiler) == {SECTION, *STOPS}
-    feed(matcher, small_compiler, "turn_end")
-    matcher.reset()
-    feed(matcher, small_compiler, "x")
-    assert special_texts(matcher, small_compiler) == {SECTION, *STOPS}
-
-
-def test_a_section_may_open_out_of_reasoning(small_compiler: Compiler) -> None:
-    matcher = compiled(small_compiler, thinking=True).matcher()
-    feed(matcher, small_compiler, "think_begin", "Hm.", "section_begin", "call_begin")
-
-
-def test_reasoning_that_the_prompt_opened(small_compiler: Compiler) -> None:
-    matcher = compiled(small_compiler, tool_choice="required").matcher(in_reasoning=True)
-    assert special_texts(matcher, small_compiler) == {"</think>", SECTION}
-    feed(matcher, small_compiler, "Hm.", "think_end")
-    assert mask(matcher, small_compiler) == [small_compiler.vocabulary.format.section_begin]
-
-
-def test_required_may_think_first_but_not_talk(small_compiler: Compiler) -> None:
-    matcher = compiled(small_compiler, tool_choice="required", thinking=True).matcher()
-    markers = small_compiler.vocabulary.format
-    assert mask(matcher, small_compiler) == sorted([markers.section_begin, markers.think_begin])
 
 
 @pytest.mark.parametrize("token", [-1, -(2**70), 2**70, 10**6])
 def test_ids_out_of_range_are_refused_everywhere(small_compiler: Compiler, token: int) -> None:
     matcher = compiled(small_compiler).matcher()
-    for part in ("x", "section_begin", "call_begin", "functions.list-tabs:0", "argument_begin", "{", "}", "call_end"):
+    for part in ("x", *CALLED):
         assert not matcher.accept_tokens([token])
-        feed(matcher, small_compiler, part)
+        feed(matcher, part)
     assert not matcher.accept_tokens([token])
 
 
@@ -198,38 +238,33 @@ def test_a_torch_bitmask(small_compiler: Compiler) -> None:
     bitmask = torch.zeros((3, words), dtype=torch.int32)
     expected = allocate_bitmask(3, small_compiler.vocabulary.size)
     for part in ("x", "section_begin", "call_begin", "functions.get_weather:0", "argument_begin"):
-        feed(matcher, small_compiler, part)
+        feed(matcher, part)
         matcher.fill_bitmask(bitmask, 2)
         matcher.fill_bitmask(expected, 2)
         assert np.array_equal(bitmask.numpy(), expected)
 
 
-def test_schemas_without_a_grammar(small_compiler: Compiler) -> None:
-    def tool(parameters: Any) -> dict[str, Any]:
-        function = {"name": "f", "strict": True, "parameters": parameters}
-        return {"tools": [TABS, {"type": "function", "function": function}]}
-
-    for parameters, said in (
-        ({"type": "object", "not": {}}, "no value satisfies"),
-        ({"type": "object", "properties": {"a": {"type": "integer", "minimum": 2, "maximum": 1}}, "required": ["a"]},
-         "no value satisfies"),
-    ):  # fmt: skip
-        with pytest.raises(UnsupportedSchema, match=said) as refused:
-            compiled(small_compiler, tool(parameters))
-        assert "name='f'" in refused.value.location
-        lazily = small_compiler.compile(ToolCallSpec.from_openai(tool(parameters)), check=False).matcher()
-        feed(lazily, small_compiler, "section_begin", "call_begin", "functions.f:0")
-        with pytest.raises(UnsupportedSchema):
-            lazily.accept_tokens([small_compiler.vocabulary.format.argument_begin])
-        assert compiled(small_compiler)  # the others go on
+@pytest.mark.parametrize(
+    "parameters",
+    [{"type": "object", "not": {}}, {"properties": {"a": {"type": "integer", "minimum": 2, "maximum": 1}}, "required": ["a"]}],
+)  # fmt: skip
+def test_schemas_without_a_grammar(small_compiler: Compiler, parameters: Any) -> None:
+    body = {"tools": [TABS, tool("f", {"type": "object"} | parameters, strict=True)]}
+    with pytest.raises(UnsupportedSchema, match="no value satisfies") as refused:
+        compiled(small_compiler, body)
+    assert "name='f'" in refused.value.location
+    lazily = small_compiler.compile(ToolCallSpec.from_openai(body), check=False).matcher()
+    feed(lazily, "section_begin", "call_begin", "functions.f:0")
+    with pytest.raises(UnsupportedSchema):
+        lazily.accept_tokens([small_compiler.vocabulary.format.argument_begin])
+    assert compiled(small_compiler)  # the others go on
 
 
 def test_a_users_schema_cannot_steer_the_engine(small_compiler: Compiler) -> None:
     parameters = {"type": "object", "x-guidance": {"whitespace_pattern": "[xyz]+", "item_separator": ";"}}
-    body = {"tools": [{"type": "function", "function": {"name": "f", "parameters": parameters}}]}
-    matcher = compiled(small_compiler, body).matcher()
-    feed(matcher, small_compiler, "section_begin", "call_begin", "functions.f:0", "argument_begin")
-    feed(matcher, small_compiler, '{"a": 1, "b": 2}', "call_end")
+    matcher = compiled(small_compiler, {"tools": [tool("f", parameters)]}).matcher()
+    assert matcher.accept_tokens(call_start(small_compiler.vocabulary))
+    feed(matcher, '{"a": 1, "b": 2}', "call_end")
 
 
 def test_an_unknown_engine(small_compiler: Compiler) -> None:
@@ -252,16 +287,37 @@ def test_a_bitmask_of_another_layout_is_never_written(small_compiler: Compiler, 
 def test_a_vocabulary_without_think_tokens(small_vocabulary: Vocabulary) -> None:
     special = dict(small_vocabulary.special_tokens)
     special["<|reserved_token_a|>"], special["<|reserved_token_b|>"] = special.pop("<think>"), special.pop("</think>")
-    tokens = {
-        token: small_vocabulary.ordinary_bytes(token)
-        for token in range(small_vocabulary.size)
-        if small_vocabulary.is_ordinary(token)
-    }
+    ordinary = filter(small_vocabulary.is_ordinary, range(small_vocabulary.size))
+    tokens = {token: small_vocabulary.ordinary_bytes(token) for token in ordinary}
     compiler = Compiler(Vocabulary(tokens, special, small_vocabulary.size, small_vocabulary.encoder))
-    matcher = compiled(compiler, thinking=True).matcher()
-    assert special_texts(matcher, compiler) == {SECTION, *STOPS}
-    assert (
-        compiled(compiler, tool_choice="required", thinking=True)
-        .matcher()
-        .accept_tokens([compiler.vocabulary.format.section_begin])
+    assert allowed(compiled(compiler, thinking=True).matcher()) == FREE
+    assert allowed(compiled(compiler, thinking=True, tool_choice="required").matcher()) == {SECTION}
+
+
+def test_any_split_of_a_tag_is_allowed_and_nothing_else() -> None:
+    vocabulary = Vocabulary(
+        dict(enumerate([bytes((byte,)) for byte in range(256)] + [b"res", b"response", b"responses"])),
+        {text: 300 + number for number, text in enumerate(dict.fromkeys(KIMI_K3.marker_texts.values()))},
+        320,
+        Vocabulary.of_bytes().encoder,
     )
+    matcher = compiled(Compiler(vocabulary)).matcher()
+    assert matcher.accept_tokens([vocabulary.format.call_end])
+    assert matcher.phase is Phase.JOINT
+    for written in range(len("response")):
+        rest = b"response"[written:]
+        expected = [token for token in range(260) if (raw := vocabulary.ordinary_bytes(token)) and rest.startswith(raw)]
+        assert allowed_in(matcher) == expected
+        assert not matcher.validate_tokens([vocabulary.format.argument_begin])
+        assert matcher.accept_tokens(rest[:1])
+    assert allowed(matcher) == {SEP}
+
+
+def test_equal_positions_in_joints_are_one_object(k3_small_compiler: Compiler) -> None:
+    """A device holds the masks of few constant sets, so requests of all kinds share them."""
+    positions: set[int] = set()
+    for name in ("auto", "required", "none", "one", "answer"):
+        matcher = compiled(k3_small_compiler, **CHOICES[name]).matcher(in_reasoning=True)
+        feed(matcher, CLOSE)
+        positions.add(id(matcher.state.joint))
+    assert len(positions) == 1

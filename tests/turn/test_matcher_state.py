@@ -1,39 +1,83 @@
 """The state of a turn: rolled back, forked, unchanged by refused tokens, and maintained without an engine."""
 
+import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from constrained_k2 import Compiler, InvalidRequest, ToolCall, ToolCallSpec, UnsupportedSchema, render_tool_calls
+from constrained_k2 import (
+    Compiler,
+    InvalidRequest,
+    ToolCall,
+    ToolCallSpec,
+    UnsupportedSchema,
+    Vocabulary,
+    render_tool_calls,
+)
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.turn.matcher import ROLLBACK_WINDOW
 from constrained_k2.turn.phases import Phase
 from constrained_k2.vocabulary.bitmask import allocate_bitmask
-from tests.turn.test_matcher import compiled, feed, mask
+from tests.kit.budget import tries
+from tests.kit.tools import tool
+from tests.kit.turns import (
+    call,
+    call_start,
+    check_states,
+    ids_of,
+    is_k3,
+    opening,
+    section_end,
+    steps,
+    towards_the_end,
+    turn_end,
+)
+from tests.turn.test_matcher import compiled, feed
+
+NUMBER = tool("f", {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "additionalProperties": False})
+NOTHING = tool("g", {"type": "object", "properties": {}, "additionalProperties": False})
 
 
-def turn_of(compiler: Compiler) -> list[int]:
+def turn_of(vocabulary: Vocabulary) -> list[int]:
     """The ids of a turn through every phase."""
-    vocabulary = compiler.vocabulary
-    markers = vocabulary.format
-    calls = [ToolCall("get_weather", 0, '{ "city":"北京 \\" x",\n"days": 12}'), ToolCall("list-tabs", 1, '{"a": [1]}')]
-    reasoning = [markers.think_begin, *vocabulary.encode("I should look. 🌦️"), markers.think_end]
-    return [*reasoning, *vocabulary.encode("Wait"), *render_tool_calls(calls, vocabulary), markers.turn_end]
+    if is_k3(vocabulary):
+        calls = call(vocabulary, {"city": '北京 " x', "days": 12}, "get_weather") + call(
+            vocabulary, {"a": [1]}, "list-tabs", 1
+        )
+        thought = ids_of(vocabulary, "I should look. 🌦️<|close|>think<|sep|><|open|>response<|sep|>Wait")
+        return thought + opening(vocabulary) + calls + section_end(vocabulary) + turn_end(vocabulary)
+    made = [ToolCall("get_weather", 0, '{ "city":"北京 \\" x",\n"days": 12}'), ToolCall("list-tabs", 1, '{"a": [1]}')]
+    thought = ids_of(vocabulary, "think_begin", "I should look. 🌦️", "think_end", "Wait")
+    return [*thought, *render_tool_calls(made, vocabulary), vocabulary.format.turn_end]
 
 
-def test_rollback_restores_every_mask_bit_for_bit(compiler: Compiler) -> None:
-    turn = turn_of(compiler)
-    matcher = compiled(compiler, thinking=True).matcher()
-    masks = []
-    for token in turn:
-        masks.append(mask(matcher, compiler))
-        assert matcher.accept_tokens([token])
-    for steps in (1, 2, 5, len(turn)):
-        for end in range(len(turn), steps - 1, -steps):
-            matcher.rollback(steps)
-            assert mask(matcher, compiler) == masks[end - steps], (steps, end)
-        assert matcher.accept_tokens(turn[matcher.num_tokens :])
+@pytest.mark.parametrize("which", ["small", pytest.param("real", marks=pytest.mark.slow), "k3_small"])
+def test_the_state_in_every_phase(which: str, request: pytest.FixtureRequest) -> None:
+    compiler: Compiler = request.getfixturevalue(f"{which}_compiler")
+    make = partial(compiled(compiler, thinking=True).matcher, in_reasoning=is_k3(compiler.vocabulary))
+    check_states(make, turn_of(compiler.vocabulary), random.Random(0))
+
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "calls": {"thinking": True},
+    "the last call": {"tool_choice": "required", "max_calls": 2},
+    "no call twice": {"tools": [NUMBER, NOTHING], "tool_choice": "required", "repeated_calls": "forbid"},
+    "declined calls": {"undeclared_calls": "decline"},
+    **{name: {"thinking": name == "an answer", "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+       for name, schema in (("an answer", NUMBER["function"]["parameters"]), ("any answer", {}), ("a number", {"enum": [1, 23]}))},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_the_state_in_random_turns(each_compiler: Compiler, name: str) -> None:
+    for seed in range(tries(6)):
+        chance = random.Random(seed)
+        in_reasoning = bool(REQUESTS[name].get("thinking")) and seed % 2 == 0
+        make = partial(compiled(each_compiler, **REQUESTS[name]).matcher, in_reasoning=in_reasoning)
+        ids = steps(make(), chance, 300, towards_the_end(each_compiler.vocabulary, chance))
+        check_states(make, ids, chance, apart=3)
 
 
 def test_rollback_beyond_the_window_replays(small_compiler: Compiler) -> None:
@@ -46,48 +90,19 @@ def test_rollback_beyond_the_window_replays(small_compiler: Compiler) -> None:
     assert matcher.num_tokens == 2
     matcher.rollback(2)
     assert matcher.phase is Phase.START
-    assert matcher.accept_tokens(turn_of(small_compiler))
+    assert matcher.accept_tokens(turn_of(small_compiler.vocabulary))
 
 
 @pytest.mark.parametrize("count", [-1, 3])
 def test_rollback_of_what_was_not_accepted(small_compiler: Compiler, count: int) -> None:
     matcher = compiled(small_compiler).matcher()
-    feed(matcher, small_compiler, "a", "b")
+    feed(matcher, "a", "b")
     with pytest.raises(InvalidRequest, match="roll back"):
         matcher.rollback(count)
 
 
-def test_a_refused_sequence_leaves_no_trace(compiler: Compiler) -> None:
-    turn = turn_of(compiler)
-    matcher = compiled(compiler, thinking=True).matcher()
-    for position, token in enumerate(turn):
-        before = mask(matcher, compiler)
-        assert not matcher.accept_tokens([*turn[position : position + 7], compiler.vocabulary.size])
-        assert matcher.validate_tokens([*turn[position:], -1]) == turn[position:]
-        assert mask(matcher, compiler) == before
-        assert matcher.num_tokens == position
-        assert matcher.accept_tokens([token])
-
-
-def test_forks_do_not_disturb_each_other(compiler: Compiler) -> None:
-    turn = turn_of(compiler)
-    matcher = compiled(compiler, thinking=True).matcher()
-    for position, token in enumerate(turn):
-        before = mask(matcher, compiler)
-        fork = matcher.fork()
-        assert mask(fork, compiler) == before
-        assert fork.accept_tokens(turn[position:])
-        assert fork.is_terminated()
-        fork.rollback(len(turn) - position)
-        assert mask(fork, compiler) == before
-        fork.rollback(fork.num_tokens)
-        assert fork.phase is Phase.START
-        assert mask(matcher, compiler) == before
-        assert matcher.accept_tokens([token])
-
-
 def test_no_engine_is_touched_outside_the_arguments(small_compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    turn = turn_of(small_compiler)
+    turn = turn_of(small_compiler.vocabulary)
     touched: list[str] = []
 
     def counting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,12 +130,9 @@ def test_no_engine_is_touched_outside_the_arguments(small_compiler: Compiler, mo
 
 
 def test_an_error_inside_leaves_the_state_as_it_was(small_compiler: Compiler) -> None:
-    tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"not": {}}}}
-    spec = ToolCallSpec.from_openai({"tools": [tool]})
+    spec = ToolCallSpec.from_openai({"tools": [tool("f", {"not": {}}, strict=True)]})
     matcher = small_compiler.compile(spec, check=False).matcher()
-    markers = small_compiler.vocabulary.format
-    call_id = small_compiler.vocabulary.encode("functions.f:0")
-    ids = [markers.section_begin, markers.call_begin, *call_id, markers.argument_begin]
+    ids = call_start(small_compiler.vocabulary)
     for act in (matcher.accept_tokens, matcher.validate_tokens):
         with pytest.raises(UnsupportedSchema):
             act(ids)

@@ -45,16 +45,23 @@ def one_by_one(matchers: list[ToolCallMatcher], size: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("engine", "mask_cache_bytes"),
-    [("llguidance", 0), ("llguidance", 64 << 20), pytest.param("xgrammar", 0, marks=pytest.mark.slow)],
-)
-def test_a_batch_is_its_rows(small_vocabulary: Vocabulary, engine: str, mask_cache_bytes: int) -> None:
-    matchers = at_every_step(Compiler(small_vocabulary, mask_cache_bytes=mask_cache_bytes), engine=engine)
+    ("which", "engine", "options"),
+    [
+        ("small", "llguidance", {"mask_cache_bytes": 0}), ("small", "llguidance", {"mask_cache_bytes": 64 << 20}),
+        ("small", "llguidance", {"threads": 1}), ("small", "llguidance", {"threads": 3}),
+        pytest.param("small", "xgrammar", {"mask_cache_bytes": 0}, marks=pytest.mark.slow),
+        pytest.param("real", "llguidance", {}, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_a_batch_is_its_rows(which: str, engine: str, options: Any, request: pytest.FixtureRequest) -> None:
+    vocabulary: Vocabulary = request.getfixturevalue(f"{which}_vocabulary")
+    matchers = at_every_step(Compiler(vocabulary, **options), engine=engine)
     assert sum(matcher.arguments is not None for matcher in matchers) > 8, "the threads are not used"
-    size = small_vocabulary.size
-    expected = one_by_one(matchers, size)
+    expected = one_by_one(at_every_step(Compiler(vocabulary), engine=engine), vocabulary.size)
+    assert np.array_equal(one_by_one(matchers, vocabulary.size), expected)
     order = np.random.default_rng(0).permutation(len(matchers)).tolist()
-    for bitmask in (allocate_bitmask(len(matchers) + 1, size), torch.zeros(len(matchers) + 1, len(expected[0])).int()):
+    rows = len(matchers) + 1
+    for bitmask in (allocate_bitmask(rows, vocabulary.size), torch.zeros(rows, len(expected[0])).int()):
         bitmask[-1] = 7
         assert not fill_bitmasks([matchers[row] for row in order], bitmask, order)
         assert np.array_equal(np.asarray(bitmask[:-1]), expected)
@@ -69,23 +76,6 @@ def test_every_filled_row_is_counted_in_its_phase(small_compiler: Compiler) -> N
     for phase in Phase:
         assert counts[phase].rows == sum(matcher.phase is phase for matcher in matchers)
         assert (counts[phase].seconds > 0) == (counts[phase].rows > 0)
-
-
-@pytest.mark.slow
-def test_a_batch_on_the_real_vocabulary(real_compiler: Compiler) -> None:
-    matchers = at_every_step(real_compiler)
-    bitmask = allocate_bitmask(len(matchers), real_compiler.vocabulary.size)
-    assert not fill_bitmasks(matchers, bitmask, range(len(matchers)))
-    assert np.array_equal(bitmask, one_by_one(matchers, real_compiler.vocabulary.size))
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_any_number_of_threads(small_compiler: Compiler, threads: int) -> None:
-    compiler = Compiler(small_compiler.vocabulary, threads=threads)
-    matchers = at_every_step(compiler)
-    bitmask = allocate_bitmask(len(matchers), compiler.vocabulary.size)
-    assert not fill_bitmasks(matchers, bitmask, range(len(matchers)))
-    assert np.array_equal(bitmask, one_by_one(at_every_step(small_compiler), compiler.vocabulary.size))
 
 
 @pytest.mark.parametrize("count", [3, 20])

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from constrained_k2 import Compiler, ToolCallSpec
+from constrained_k2 import Compiler
 from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.turn.matcher import ToolCallMatcher
 from tests.grammar.test_custom_tool import PATCH, SCRIPT
 from tests.kit.budget import tries
+from tests.kit.turns import call_start, check_states, matcher_of, steps
 from tests.kit.walks import row_of as mask
-from tests.turn.test_finish_budget import call_start, steps
 
 RESERVE = 300  # includes Kimi K3's tags, which random choices split into many tokens
 # (a terminal that could go on forever, a terminal that ends it)
@@ -79,19 +79,9 @@ def answer(definition: str, syntax: str = "grammar") -> dict[str, Any]:
     return {"structured_outputs": {syntax: definition}}
 
 
-@pytest.fixture(scope="module", params=["small_compiler", "k3_small_compiler"], ids=["Kimi K2", "Kimi K3"])
-def compiler(request: pytest.FixtureRequest) -> Compiler:
-    found: Compiler = request.getfixturevalue(request.param)
-    return found
-
-
 @pytest.fixture(scope="module")
-def budget(compiler: Compiler) -> FinishBudget:
-    return FinishBudget(compiler.vocabulary)
-
-
-def matcher_of(compiler: Compiler, body: dict[str, Any]) -> ToolCallMatcher:
-    return compiler.compile(ToolCallSpec.from_openai(body)).matcher()
+def budget(each_compiler: Compiler) -> FinishBudget:
+    return FinishBudget(each_compiler.vocabulary)
 
 
 def check_walks(compiler: Compiler, budget: FinishBudget, body: dict[str, Any], seeds: range) -> None:
@@ -104,82 +94,66 @@ def check_walks(compiler: Compiler, budget: FinishBudget, body: dict[str, Any], 
         assert matcher.is_terminated(), (body, compiler.vocabulary.decode(ids))
 
 
-def test_generated_grammars(compiler: Compiler, budget: FinishBudget) -> None:
+def test_generated_grammars(each_compiler: Compiler, budget: FinishBudget) -> None:
     for seed in range(tries(24)):
-        check_walks(compiler, budget, custom(generated(seed)), range(seed, seed + 3))
+        check_walks(each_compiler, budget, custom(generated(seed)), range(seed, seed + 3))
 
 
-def test_generated_expressions(compiler: Compiler, budget: FinishBudget) -> None:
+def test_generated_expressions(each_compiler: Compiler, budget: FinishBudget) -> None:
     for seed in range(tries(16)):
-        check_walks(compiler, budget, custom(expression(seed), "regex"), range(seed, seed + 3))
-        check_walks(compiler, budget, answer(expression(seed), "regex"), range(seed, seed + 2))
+        check_walks(each_compiler, budget, custom(expression(seed), "regex"), range(seed, seed + 3))
+        check_walks(each_compiler, budget, answer(expression(seed), "regex"), range(seed, seed + 2))
 
 
-def test_generated_answers(compiler: Compiler, budget: FinishBudget) -> None:
+def test_generated_answers(each_compiler: Compiler, budget: FinishBudget) -> None:
     for seed in range(tries(16)):
         definition = generated(seed)
         if "~" not in definition and "%ignore" not in definition:  # LLGuidance spells counts differently
-            check_walks(compiler, budget, answer(definition), range(seed, seed + 3))
+            check_walks(each_compiler, budget, answer(definition), range(seed, seed + 3))
 
 
 @pytest.mark.parametrize("number", range(len(HAND)))
-def test_grammars(compiler: Compiler, budget: FinishBudget, number: int) -> None:
-    check_walks(compiler, budget, custom(HAND[number]), range(tries(6)))
+def test_grammars(each_compiler: Compiler, budget: FinishBudget, number: int) -> None:
+    check_walks(each_compiler, budget, custom(HAND[number]), range(tries(6)))
 
 
 @pytest.mark.parametrize("pattern", REGEXES)
-def test_expressions(compiler: Compiler, budget: FinishBudget, pattern: str) -> None:
-    check_walks(compiler, budget, custom(pattern, "regex"), range(tries(6)))
-    check_walks(compiler, budget, answer(pattern, "regex"), range(tries(6)))
+def test_expressions(each_compiler: Compiler, budget: FinishBudget, pattern: str) -> None:
+    check_walks(each_compiler, budget, custom(pattern, "regex"), range(tries(6)))
+    check_walks(each_compiler, budget, answer(pattern, "regex"), range(tries(6)))
 
 
 @pytest.mark.parametrize("form", [answer('root ::= "(" root ")" | [a-z]+ ";"'), answer("^\\s*<x>.*?</x>$", "regex")])
-def test_other_answers(compiler: Compiler, budget: FinishBudget, form: dict[str, Any]) -> None:
-    check_walks(compiler, budget, form, range(tries(6)))
+def test_other_answers(each_compiler: Compiler, budget: FinishBudget, form: dict[str, Any]) -> None:
+    check_walks(each_compiler, budget, form, range(tries(6)))
 
 
-def test_without_a_reserve_such_turns_are_cut(compiler: Compiler) -> None:
+def test_without_a_reserve_such_turns_are_cut(each_compiler: Compiler) -> None:
     """Otherwise the tests above would test little."""
     cut = 0
     for seed in range(10):
-        matcher = matcher_of(compiler, custom(HAND[2 + seed % 3]))
+        matcher = matcher_of(each_compiler, custom(HAND[2 + seed % 3]))
         steps(matcher, random.Random(seed), RESERVE)
         cut += not matcher.is_terminated()
     assert cut
 
 
-def test_rollbacks_and_forks_filter_alike(compiler: Compiler, budget: FinishBudget) -> None:
-    """Rollback, fork and several tokens at once lead to the same mask as accepting the tokens one by one."""
+def test_rollbacks_and_forks_filter_alike(each_compiler: Compiler, budget: FinishBudget) -> None:
     for seed in range(tries(8)):
         body, chance = custom(generated(seed)), random.Random(seed)
-        matcher = matcher_of(compiler, body)
-        budget.apply(matcher, RESERVE + 30, RESERVE)
-        rows, ids = [], list[int]()
-        while not matcher.is_terminated():
-            rows.append(mask(matcher))
-            ids += steps(matcher, chance, 1)
-        other = matcher_of(compiler, body)
-        budget.apply(other, RESERVE + 30, RESERVE)
-        at = 0
-        while at < len(ids) - 1:
-            count = min(chance.randint(1, 9), len(ids) - 1 - at)
-            assert other.accept_tokens(ids[at : at + count])
-            at += count
-            fork = other.fork()
-            assert np.array_equal(mask(fork), rows[at])
-            back = chance.randrange(min(at, 6))
-            other.rollback(back)
-            at -= back
-            assert np.array_equal(mask(other), rows[at])
-            if back > 4:
-                other = fork
-                at += back
+
+        def make(body: Any = body) -> ToolCallMatcher:
+            matcher = matcher_of(each_compiler, body)
+            budget.apply(matcher, RESERVE + 30, RESERVE)
+            return matcher
+
+        check_states(make, steps(make(), chance), chance)
 
 
 def test_a_long_text_is_completed(small_compiler: Compiler) -> None:
     vocabulary, line = small_compiler.vocabulary, "a line of a long text\n"
     matcher = matcher_of(small_compiler, custom('start: (/[a-z ]+/ "\\n")+ "END"'))
-    ids = [*call_start(vocabulary, "f"), *vocabulary.encode(json.dumps({"input": line * 400 + "a l"})[:-2])]
+    ids = [*call_start(vocabulary), *vocabulary.encode(json.dumps({"input": line * 400 + "a l"})[:-2])]
     FinishBudget(vocabulary).apply(matcher, len(ids) + 40, 60)
     assert matcher.accept_tokens(ids)
     steps(matcher, random.Random(0), 40)
@@ -191,6 +165,6 @@ def test_grammars_whose_rules_are_not_read_are_left_to_the_model(small_compiler:
     body = custom('start: ("a"~0..90)~0..90 ";"')
     matcher, plain = matcher_of(small_compiler, body), matcher_of(small_compiler, body)
     FinishBudget(small_compiler.vocabulary).apply(matcher, 100, 100)
-    ids = [*call_start(small_compiler.vocabulary, "f"), *small_compiler.vocabulary.encode('{"input": "a')]
+    ids = [*call_start(small_compiler.vocabulary), *small_compiler.vocabulary.encode('{"input": "a')]
     assert matcher.accept_tokens(ids) and plain.accept_tokens(ids)
     assert np.array_equal(mask(matcher), mask(plain))

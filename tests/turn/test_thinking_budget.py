@@ -14,14 +14,16 @@ from constrained_k2.turn.phases import Phase
 from constrained_k2.turn.thinking_budget import ThinkingBudget
 from constrained_k2.vocabulary.bitmask import allowed_ids
 from scripts.bundled_samples.ordinary import TOOLS
+from tests.kit import turns
+from tests.kit.turns import steps
 from tests.kit.walks import row_of as mask
 
 WEATHER = TOOLS[0]
 
 
 def matcher_of(compiler: Compiler, budget: int | None, *, in_reasoning: bool, **body: Any) -> ToolCallMatcher:
-    spec = ToolCallSpec.from_openai({"tools": [WEATHER], "tool_choice": "required", "thinking": True} | body)
-    matcher = compiler.compile(spec).matcher(in_reasoning=in_reasoning)
+    defaults = {"tools": [WEATHER], "tool_choice": "required", "thinking": True}
+    matcher = turns.matcher_of(compiler, defaults, in_reasoning=in_reasoning, **body)
     if budget is not None:
         ThinkingBudget(compiler.vocabulary).apply(matcher, budget)
     return matcher
@@ -31,14 +33,13 @@ def random_turn(matcher: ToolCallMatcher, chance: random.Random, limit: int) -> 
     """Uniform choices, except that reasoning goes on as long as it may."""
     markers = matcher.vocabulary.format
     ending = {markers.think_end, markers.section_begin}
-    while not matcher.is_terminated() and matcher.num_tokens < limit:
-        allowed = allowed_ids(mask(matcher)).tolist()
+
+    def prefer(allowed: Any) -> Any:
         if matcher.phase is Phase.START and markers.think_begin in allowed:
-            allowed = [markers.think_begin]
-        elif matcher.phase is Phase.REASONING:
-            allowed = [token for token in allowed if token not in ending] or allowed
-        assert matcher.accept_tokens([chance.choice(allowed)])
-    return list(matcher.token_ids())
+            return [markers.think_begin]
+        return [token for token in allowed if matcher.phase is not Phase.REASONING or token not in ending] or allowed
+
+    return steps(matcher, chance, limit, prefer)
 
 
 @pytest.mark.parametrize("in_reasoning", [True, False], ids=["prompt opens it", "model opens it"])

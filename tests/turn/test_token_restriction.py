@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from constrained_k2 import Compiler, ToolCallSpec, parse_completion
+from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec, parse_completion
 from constrained_k2.turn.finish_budget import FinishBudget
-from constrained_k2.turn.pipeline import fill_bitmasks
 from constrained_k2.turn.token_restriction import TokenRestriction
-from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from scripts.bundled_samples.ordinary import TOOLS
+from tests.kit.tools import tool
+from tests.kit.turns import check_states, matcher_of, steps
 from tests.kit.walks import ids_of
 
 WEATHER = TOOLS[0]
@@ -88,29 +88,22 @@ def test_masks_are_what_the_limits_leave(
 
 
 def walk(compiler: Compiler, body: dict[str, Any], chance: random.Random, limit: int) -> list[int]:
-    matcher = compiler.compile(ToolCallSpec.from_openai(body)).matcher()
-    ids: list[int] = []
-    while len(ids) < limit and not matcher.is_terminated():
-        section = compiler.vocabulary.format.section_begin
-        allowed = ids_of(matcher)
-        ids.append(section if section in allowed else chance.choice(allowed))
-        assert matcher.accept_tokens(ids[-1:])
-    return ids
+    section = compiler.vocabulary.format.section_begin
+    return steps(
+        matcher_of(compiler, body), chance, limit, lambda allowed: [section] if section in allowed else allowed
+    )
 
 
 def test_a_bad_word_in_arguments_is_not_written(small_compiler: Compiler) -> None:
     """Also one of several tokens, and where every other token leads on."""
     vocabulary = small_compiler.vocabulary
     (a,), (b,) = vocabulary.encode("a"), vocabulary.encode("b")
-    tool = {"type": "function", "function": {"name": "f", "parameters": LETTERS}}
-    body = {"tools": [tool], "tool_choice": "required"}
+    body = {"tools": [tool("f", LETTERS)], "tool_choice": "required"}
     for seed in range(30):
         limited = Limited(small_compiler, body, None, [[a, b], [vocabulary.format.call_begin]])
         matcher, chance = limited.limited, random.Random(seed)
         FinishBudget(vocabulary).apply(matcher, 100, 40)
-        while not matcher.is_terminated():
-            assert matcher.accept_tokens([chance.choice(ids_of(matcher))])
-        ids = list(matcher.token_ids())
+        ids = steps(matcher, chance)
         assert (a, b) not in list(pairwise(ids))
         (call,) = parse_completion(ids, vocabulary).tool_calls
         assert re.fullmatch("[ab]+", json.loads(call.arguments)["n"])
@@ -134,17 +127,12 @@ def test_markers_win_over_allowed_tokens_that_have_none(small_compiler: Compiler
 def test_batches_and_forks_are_limited_alike(small_compiler: Compiler) -> None:
     body = {"tools": list(TOOLS[:3]), "tool_choice": "required"}
     written = walk(small_compiler, body, random.Random(3), 40)
-    size = small_compiler.vocabulary.size
-    allowed = random.Random(4).sample(range(size), 200)
-    matchers = []
-    for end in range(len(written)):
-        limited = Limited(small_compiler, body, allowed, [written[2:4], written[9:12], written[5:6]])
-        limited.accept(written[:end])
-        matchers.append(limited.limited)
-    batch = allocate_bitmask(len(matchers), size)
-    assert not fill_bitmasks(matchers, batch, range(len(matchers)))
-    for matcher, row in zip(matchers, batch, strict=True):
-        assert ids_of(matcher) == ids_of(matcher.fork()) == allowed_ids(row).tolist()
+    allowed = random.Random(4).sample(range(small_compiler.vocabulary.size), 200)
+
+    def make() -> ToolCallMatcher:
+        return Limited(small_compiler, body, allowed, [written[2:4], written[9:12], written[5:6]]).limited
+
+    check_states(make, written, random.Random(5))
 
 
 @pytest.mark.parametrize("words", [[], [[]], [[], []]])

@@ -12,11 +12,9 @@ from constrained_k2 import Vocabulary
 from constrained_k2.vllm_plugin.engine_core.intake import Intake
 from constrained_k2.vllm_plugin.shared.byte_compiler import ENGINE_CORE, byte_compiler
 from constrained_k2.vllm_plugin.shared.settings import settings_in
+from tests.kit.tools import tool
 
-TOOLS: list[dict[str, Any]] = [
-    {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {"q": {"enum": [name]}}}}}
-    for name in ("search", "web.fetch")
-]  # fmt: skip
+TOOLS = [tool(name, {"type": "object", "properties": {"q": {"enum": [name]}}}) for name in ("search", "web.fetch")]
 
 SLOW = {
     "properties": {f"p{n}": {"patternProperties": {f"^{n}a": {"type": "string"}, f"b{n}$": {}}} for n in range(100)}
@@ -51,6 +49,17 @@ def request(params: SamplingParams, ids: Any = (5, 6), **fields: Any) -> EngineC
     return EngineCoreRequest(**(given | fields))
 
 
+def taken(
+    vocabulary: Vocabulary, params: SamplingParams, ids: Any = (5, 6), route: Any = "structured_output",
+    fields: Any = None, **ours: Any,
+) -> SamplingParams:  # fmt: skip
+    """The parameters of a request that an engine core with settings of ours has taken in; ``fields`` are the request's."""
+    asked = request(params, ids, **(fields or {}))
+    intake_of(vocabulary, route, **ours).take(asked)
+    assert asked.sampling_params is not None
+    return asked.sampling_params
+
+
 def one_tool(schema: Any, **fields: Any) -> list[dict[str, Any]]:
     """A tool named f."""
-    return [{"type": "function", "function": {"name": "f", "parameters": schema} | fields}]
+    return [tool("f", schema, **fields)]

@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from constrained_k2.testing import build_model, write_tokenizer
 from constrained_k2.vllm_plugin.shared import log
 from constrained_k2.vllm_plugin.shared.settings import Server
 from constrained_k2.vllm_plugin.shared.vocabularies import Served
-from tests.vllm_plugin.patched import patch_vllm
+
+if find_spec("vllm") is None:  # not imported: some tests replace parts of Triton before
+    pytest.skip("vLLM is not installed", allow_module_level=True)
 
 
 @pytest.fixture(autouse=True)
@@ -64,18 +67,17 @@ def tokenizer(model: Path) -> Any:
 
 
 @pytest.fixture(params=[None, "kimi_k2"], ids=["no_reasoning_parser", "reasoning_parser"])
-def parser_class(request: pytest.FixtureRequest, tokenizer: Any) -> Any:
+def composed(request: pytest.FixtureRequest, tokenizer: Any) -> Any:
     """The parser that vLLM composes with ours, with and without a reasoning parser."""
-    from vllm.parser import ParserManager
+    from tests.vllm_plugin.parsers import Composed
 
-    patch_vllm()
-    patch_vllm()  # vLLM may call a plugin's function more than once
-    return ParserManager.get_parser(
-        tool_parser_name="kimi_k2_constrained",
-        reasoning_parser_name=request.param,
-        enable_auto_tools=True,
-        tokenizer=tokenizer,
-    )
+    return Composed(tokenizer, request.param)
+
+
+@pytest.fixture(params=[False, True], ids=["synchronous", "asynchronous"])
+def asynchronous(request: pytest.FixtureRequest) -> bool:
+    """Each kind of scheduling in turn."""
+    return bool(request.param)
 
 
 @pytest.fixture(scope="module")

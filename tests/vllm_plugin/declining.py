@@ -1,7 +1,7 @@
 """A scripted model whose names have known probabilities, and the turn that it writes, in the slow and obvious way."""
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +12,9 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.worker import gpu_model_runner
 
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
-from constrained_k2.vocabulary.bitmask import allowed_ids
-from tests.vllm_plugin.masks import row_of
+from tests.kit.walks import ids_of
 from tests.vllm_plugin.scheduling import ScriptedEngine
-
-NEVER = float("-inf")
+from tests.vllm_plugin.served import NEVER
 
 
 class Speaker:
@@ -45,7 +43,7 @@ class Speaker:
         return logits
 
 
-def turn_of(speaker: Speaker, body: Any, vocabulary: Vocabulary, threshold: float, limit: int) -> list[int]:
+def spoken(speaker: Speaker, body: Any, vocabulary: Vocabulary, threshold: float, limit: int) -> list[int]:
     """The greedy turn of a speaker."""
     compiler = Compiler(vocabulary, undeclared_calls="decline", call_threshold=threshold, mask_cache_bytes=0)
     matcher = compiler.compile(ToolCallSpec.from_openai(body)).matcher()
@@ -53,7 +51,7 @@ def turn_of(speaker: Speaker, body: Any, vocabulary: Vocabulary, threshold: floa
     while len(ids) < limit and not matcher.is_terminated():
         logits, intent = speaker.logits(ids), matcher.intent()
         allowed = torch.full((vocabulary.size,), NEVER)
-        allowed[torch.from_numpy(allowed_ids(row_of(matcher)).astype(np.int64))] = 0.0
+        allowed[ids_of(matcher)] = 0.0
         token = int((logits + allowed).argmax())
         if intent is not None and intent.closing is not None:
             chance = torch.softmax(logits.double(), 0)[torch.from_numpy(intent.meant).long()].sum().item()
@@ -63,33 +61,41 @@ def turn_of(speaker: Speaker, body: Any, vocabulary: Vocabulary, threshold: floa
     return ids
 
 
-class SpeakingEngine(ScriptedEngine):
-    """Samples greedily from the speakers' logits, as a V1 model runner does, drafts verified."""
+class MaskingEngine(ScriptedEngine):
+    """Has logits, which it masks as a V1 model runner does."""
+
+    def masked_logits(
+        self, scheduled: SchedulerOutput, masks: GrammarOutput | None, drafts: Mapping[str, Sequence[int]],
+        logits_of: Callable[[str, list[int]], torch.Tensor],
+    ) -> torch.Tensor:  # fmt: skip
+        """float32 ``[rows, size]``: by request, behind each of its drafts; ``logits_of`` a request and its tokens."""
+        rows = [
+            logits_of(name, [*self.outputs[name], *ids[:offset]])
+            for name, ids in drafts.items()
+            for offset in range(len(ids) + 1)
+        ]
+        logits = torch.stack(rows)
+        if masks is not None:
+            gpu_model_runner.apply_grammar_bitmask(scheduled, masks, SimpleNamespace(req_ids=[*drafts]), logits)
+        return logits
+
+
+class SpeakingEngine(MaskingEngine):
+    """Samples greedily from the speakers' logits, drafts verified."""
 
     speakers: dict[str, Speaker]
 
     def _sample(self, scheduled: SchedulerOutput, masks: GrammarOutput | None) -> ModelRunnerOutput:
         names = list(reversed(scheduled.num_scheduled_tokens))  # the runner's batch has an order of its own
         drafts = {name: self._drafts_of(scheduled, name) for name in names}
-        rows = [
-            self.speakers[name].logits([*self.outputs[name], *drafts[name][:offset]])
-            for name in names
-            for offset in range(len(drafts[name]) + 1)
-        ]
-        logits = torch.stack(rows)
-        if masks is not None:
-            gpu_model_runner.apply_grammar_bitmask(scheduled, masks, SimpleNamespace(req_ids=names), logits)
-        best = logits.argmax(dim=1).tolist()
-        sampled, start = [], 0
-        for name in names:
-            taken: list[int] = []
-            for offset in range(len(drafts[name]) + 1):
-                taken.append(best[start + offset])
-                if offset < len(drafts[name]) and drafts[name][offset] != taken[-1]:
-                    break
-            start += len(drafts[name]) + 1
-            self.outputs[name] += taken
-            sampled.append(taken)
+        logits = self.masked_logits(scheduled, masks, drafts, lambda name, ids: self.speakers[name].logits(ids))
+        best = iter(logits.argmax(dim=1).tolist())
+        sampled = []
+        for name, ids in drafts.items():
+            found = [next(best) for _ in range(len(ids) + 1)]
+            wrong = next((at for at, draft in enumerate(ids) if draft != found[at]), len(ids))
+            sampled.append(found[: wrong + 1])
+            self.outputs[name] += sampled[-1]
         return ModelRunnerOutput(names, {name: at for at, name in enumerate(names)}, sampled)
 
     def _drafts_of(self, scheduled: SchedulerOutput, name: str) -> list[int]:

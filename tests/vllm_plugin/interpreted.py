@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from vllm import SamplingParams
-from vllm.v1.sample.logits_processor import BatchUpdate
 from vllm.v1.worker.gpu.spec_decode import rejection_sampler
 
 from constrained_k2 import Compiler, Vocabulary
@@ -25,9 +23,10 @@ from constrained_k2.vllm_plugin.worker import device_masks, logits_processor_v2
 from constrained_k2.vllm_plugin.worker.device_masks import DeviceMasks
 from constrained_k2.vllm_plugin.worker.logits_processor_v2 import KimiK2LogitsProcessorV2
 from tests.kit.budget import LEVEL
-from tests.vllm_plugin.served import vllm_config
+from tests.kit.tools import tool
+from tests.vllm_plugin.served import CPU, asking, update, vllm_config
 from tests.vllm_plugin.v2_engine import V2Engine
-from tests.vllm_plugin.v2_reference import BODIES, Reference, check_masks, params
+from tests.vllm_plugin.v2_reference import BODIES, Reference, check_masks
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +35,13 @@ def compiler(vocabulary: Vocabulary) -> Compiler:
 
 
 @pytest.fixture
-def two_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mask as on a GPU, by the kernel in Triton's interpreter, with room for few masks."""
+def places(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mask as on a GPU, by the kernel in Triton's interpreter, with room for so few masks; None: in host memory."""
+    if request.param is None:
+        return
 
     def on_device(factory: MatcherFactory, rows: int, device: torch.device, *, pin: bool) -> DeviceMasks:
-        masks = DeviceMasks(factory.vocabulary.size, rows, device, 1, pin=pin, places=2)
+        masks = DeviceMasks(factory.vocabulary.size, rows, device, 1, pin=pin, places=request.param)
         masks.warm_up(factory.vocabulary.size)
         return masks
 
@@ -48,19 +49,15 @@ def two_places(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_masks, "apply_masks", triton_kernel.apply_masks)
 
 
-BATCHES = [(0, 1, 1.0), (4, 2, 0.0), (1, 3, 0.0), (4, 4, 1.0)]
-ON_A_DEVICE = BATCHES
-if LEVEL != "all":
-    BATCHES, ON_A_DEVICE = BATCHES[:2], BATCHES[-1:]
+ON_HOST = [(None, 0, 1, 1.0), (None, 4, 2, 0.0), (None, 1, 3, 0.0), (None, 4, 4, 1.0)]
+ON_A_DEVICE = [(2, *rest) for _, *rest in ON_HOST]
+BATCHES = ON_HOST + ON_A_DEVICE if LEVEL == "all" else ON_HOST[:2] + ON_A_DEVICE[-1:]
 
 
-@pytest.mark.usefixtures("two_places")
-@pytest.mark.parametrize(("drafts", "seed", "temperature"), ON_A_DEVICE)
-def test_random_batches_on_a_device(
-    model: Path, vocabulary: Vocabulary, compiler: Compiler, drafts: int, seed: int, temperature: float
-) -> None:
-    """Masks are kept, evicted and come again while requests are preempted and drafts are taken back."""
-    test_random_batches(model, vocabulary, compiler, drafts, seed, temperature)
+@pytest.fixture
+def engine(model: Path, vocabulary: Vocabulary) -> V2Engine:
+    """An engine without drafts."""
+    return V2Engine(vllm_config(model, vocabulary), vocabulary.size)
 
 
 def examining_every_step(model: Path, vocabulary: Vocabulary, drafts: int) -> V2Engine:
@@ -69,11 +66,15 @@ def examining_every_step(model: Path, vocabulary: Vocabulary, drafts: int) -> V2
         return V2Engine(vllm_config(model, vocabulary, drafts), vocabulary.size, drafts)
 
 
-@pytest.mark.parametrize(("drafts", "seed", "temperature"), BATCHES)
+@pytest.mark.usefixtures("places")
+@pytest.mark.parametrize(("places", "drafts", "seed", "temperature"), BATCHES, indirect=["places"])
 def test_random_batches(
     model: Path, vocabulary: Vocabulary, compiler: Compiler, drafts: int, seed: int, temperature: float
 ) -> None:
-    """Requests come and go, share slots, are preempted and resumed; drafts are right, wrong or not there."""
+    """Requests come and go, share slots, are preempted and resumed; drafts are right, wrong or not there.
+
+    On a device masks are kept, evicted and come again meanwhile.
+    """
     chance = random.Random(f"{seed} {drafts} {temperature}")
     torch.manual_seed(seed)
     engine = examining_every_step(model, vocabulary, drafts)
@@ -102,8 +103,7 @@ def test_random_batches(
         while waiting and len(running) < 4 and chance.random() < 0.7:
             name, request = waiting.popitem()
             running[name] = request
-            ids = request.prompt + request.output
-            entering[name] = (request.params, len(request.prompt), ids)
+            entering[name] = (request.params, len(request.prompt), request.prompt + request.output)
         engine.begin(entering)
         batch = [
             name for name in chance.sample(list(running), len(running)) if name in entering or chance.random() < 0.9
@@ -119,7 +119,8 @@ def test_random_batches(
         push(logits, batch, given, chance)
         before = logits.clone()
         sampled = engine.step(batch, logits, given)
-        check_rows(engine, running, batch, given, before)
+        check_masks(engine, running, batch, given, before)
+        check_examined(running, batch, given, before)
         compared += rows
         for name, ids in sampled.items():
             assert ids
@@ -128,19 +129,7 @@ def test_random_batches(
             running[name].take(kept)
     assert compared > 60
     assert accepted > 5 or not drafts
-    assert any(len(request.output) > 10 for request in everything.values())
-
-
-def check_rows(
-    engine: V2Engine,
-    requests: dict[str, Reference],
-    batch: list[str],
-    drafts: dict[str, list[int]],
-    logits: torch.Tensor,
-) -> None:
-    """The step's masks are right, and what was examined."""
-    check_masks(engine, requests, batch, drafts, logits)
-    check_examined(requests, batch, drafts, logits)
+    assert any(len(each.output) > 10 for each in everything.values())
 
 
 def check_examined(
@@ -209,8 +198,7 @@ def test_a_large_batch_with_drafts_comes_in_several_calls(
         assert ids[0] == markers.call_begin and len(ids) > 1  # the only token that may follow: the draft was accepted
 
 
-def test_chunked_prefill(model: Path, vocabulary: Vocabulary, compiler: Compiler) -> None:
-    engine = V2Engine(vllm_config(model, vocabulary), vocabulary.size)
+def test_chunked_prefill(engine: V2Engine, vocabulary: Vocabulary, compiler: Compiler) -> None:
     request = Reference(compiler, BODIES[0], [5] * 9)
     engine.begin({"r": (request.params, 9, request.prompt)})
     for _ in range(2):
@@ -220,8 +208,9 @@ def test_chunked_prefill(model: Path, vocabulary: Vocabulary, compiler: Compiler
     assert sampled == {"r": [vocabulary.format.section_begin]}
 
 
-def test_a_request_that_was_not_sampled_for_a_while(model: Path, vocabulary: Vocabulary, compiler: Compiler) -> None:
-    engine = V2Engine(vllm_config(model, vocabulary), vocabulary.size)
+def test_a_request_that_was_not_sampled_for_a_while(
+    engine: V2Engine, vocabulary: Vocabulary, compiler: Compiler
+) -> None:
     request, other = Reference(compiler, BODIES[0], [5]), Reference(compiler, None, [6])
     engine.begin({"r": (request.params, 1, [5]), "other": (other.params, 1, [6])})
     request.take(engine.step(["r", "other"], torch.randn(2, engine.size))["r"])
@@ -243,10 +232,10 @@ def test_both_runners_get_the_same_masks(
     """The same tokens, the same logits behind the masks, bit for bit; where the model thinks first too."""
     config = vllm_config(model, vocabulary)
     engine = V2Engine(config, vocabulary.size)
-    v1 = KimiK2LogitsProcessor(config, torch.device("cpu"), is_pin_memory=False)
+    v1 = KimiK2LogitsProcessor(config, CPU, is_pin_memory=False)
     prompt = [5, vocabulary.format.think_begin] if opened else [5]
     request = Reference(compiler, body, prompt, temperature=1.0, seed=3)
-    v1.update_state(BatchUpdate(1, removed=[], added=[(0, request.params, prompt, request.output)], moved=[]))
+    v1.update_state(update(batch_size=1, added=[(0, request.params, prompt, request.output)]))
     script = [vocabulary.format.think_begin, 70, vocabulary.format.think_end]
     torch.manual_seed(1)
     for step in range(30):
@@ -262,9 +251,8 @@ def test_both_runners_get_the_same_masks(
 
 
 def test_nothing_is_fetched_where_nothing_is_constrained(
-    model: Path, vocabulary: Vocabulary, compiler: Compiler
+    engine: V2Engine, vocabulary: Vocabulary, compiler: Compiler
 ) -> None:
-    engine = V2Engine(vllm_config(model, vocabulary), vocabulary.size)
     assert isinstance(engine.processor, KimiK2LogitsProcessorV2)
     fetches = []
     fetch = engine.processor._history.fetch
@@ -285,9 +273,8 @@ def test_nothing_is_fetched_where_nothing_is_constrained(
     assert len(fetches) == 2  # as it entered, and once in case it went on
 
 
-def test_min_tokens_never_leave_a_row_empty(model: Path, vocabulary: Vocabulary, compiler: Compiler) -> None:
+def test_min_tokens_never_leave_a_row_empty(engine: V2Engine, vocabulary: Vocabulary, compiler: Compiler) -> None:
     markers = vocabulary.format
-    engine = V2Engine(vllm_config(model, vocabulary), vocabulary.size)
     stops = [*markers.stop_ids, markers.section_begin, markers.call_begin]
     request = Reference(compiler, BODIES[0], [5], min_tokens=50, max_tokens=99, stop_token_ids=stops, temperature=1.0)
     engine.begin({"r": (request.params, 1, [5])})
@@ -301,13 +288,10 @@ def test_min_tokens_never_leave_a_row_empty(model: Path, vocabulary: Vocabulary,
 def test_a_bad_request_ends_alone(model: Path, vocabulary: Vocabulary, compiler: Compiler, drafts: int) -> None:
     engine = examining_every_step(model, vocabulary, drafts)
     unbuilt = {"type": "object", "properties": {"a": False}, "required": ["a"]}
-    late = {
-        "tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": unbuilt}}],
-        "tool_choice": "required",
-    }
-    bad = SamplingParams(extra_args={"constrained_k2": "{"})
+    late = asking({"tools": [tool("f", unbuilt, strict=True)], "tool_choice": "required"})
+    bad = asking(extra={"constrained_k2": "{"})
     good = Reference(compiler, BODIES[0], [5])
-    engine.begin({"bad": (bad, 1, [5]), "late": (params(late), 1, [5]), "good": (good.params, 1, [5])})
+    engine.begin({"bad": (bad, 1, [5]), "late": (late, 1, [5]), "good": (good.params, 1, [5])})
     markers = vocabulary.format
     written: list[int] = []
     header = [markers.section_begin, markers.call_begin, *vocabulary.encode("functions.f:0"), markers.argument_begin]
@@ -326,10 +310,9 @@ def test_a_bad_request_ends_alone(model: Path, vocabulary: Vocabulary, compiler:
 
 def test_drafts_of_a_failed_request(model: Path, vocabulary: Vocabulary, compiler: Compiler) -> None:
     engine = V2Engine(vllm_config(model, vocabulary, 3), vocabulary.size, 3)
-    bad = SamplingParams(extra_args={"constrained_k2": "{"}, temperature=0.0)
+    bad = asking(extra={"constrained_k2": "{"}, temperature=0.0)
     engine.begin({"bad": (bad, 1, [5])})
     engine.step(["bad"], torch.randn(1, engine.size))
     engine.begin({})
-    assert engine.step(["bad"], torch.randn(4, engine.size), {"bad": [7, -1, 8]}) == {
-        "bad": [vocabulary.format.turn_end]
-    }
+    sampled = engine.step(["bad"], torch.randn(4, engine.size), {"bad": [7, -1, 8]})
+    assert sampled == {"bad": [vocabulary.format.turn_end]}

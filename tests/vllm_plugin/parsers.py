@@ -1,12 +1,23 @@
-"""Requests as vLLM reads them, and what a composed parser makes of them."""
+"""Requests as vLLM reads them, and what a parser that vLLM composes with ours makes of them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.parser import ParserManager
 
+from constrained_k2 import ToolCallSpec
 from constrained_k2.vllm_plugin.api_server.middleware import rewritten
+from tests.kit.tools import tool
+from tests.vllm_plugin.patched import patch_vllm
 
-TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+TOOL = tool("f")
+SIZES = (1, 2, 5, 1000)
+"""Numbers of tokens that a piece of a stream has."""
+
+Shown = tuple[str, str, list[tuple[str, str, str]]]
+"""Reasoning, content, and the calls' ids, names and arguments."""
 
 
 def chat(**fields: Any) -> ChatCompletionRequest:
@@ -14,9 +25,62 @@ def chat(**fields: Any) -> ChatCompletionRequest:
     return ChatCompletionRequest.model_validate(rewritten(body, "messages"))
 
 
-def make(parser_class: Any, tokenizer: Any, request: Any) -> Any:
-    return parser_class(tokenizer, request.tools)
+def responses(**fields: Any) -> ResponsesRequest:
+    return ResponsesRequest.model_validate(rewritten({"input": "x", "model": "m"} | fields, "input"))
 
 
-def adjusted(parser_class: Any, tokenizer: Any, request: Any) -> Any:
-    return make(parser_class, tokenizer, request).adjust_request(request)
+def spec_of(request: Any) -> ToolCallSpec:
+    return ToolCallSpec.from_json(request.vllm_xargs["constrained_k2"])
+
+
+class Composed:
+    """Our tool parser as vLLM composes it for a tokenizer, with a reasoning parser or without."""
+
+    def __init__(self, tokenizer: Any, reasoning: str | None = None) -> None:
+        patch_vllm()
+        self.tokenizer, self.thinks = tokenizer, reasoning is not None
+        self.parser_class: Any = ParserManager.get_parser(
+            tool_parser_name="kimi_k2_constrained", reasoning_parser_name=reasoning, enable_auto_tools=True,
+            tokenizer=tokenizer,
+        )  # fmt: skip
+
+    def make(self, request: Any) -> Any:
+        return self.parser_class(self.tokenizer, request.tools)
+
+    def adjusted(self, request: Any) -> Any:
+        return self.make(request).adjust_request(request)
+
+    def chat(self, **fields: Any) -> Any:
+        return self.adjusted(chat(**fields))
+
+    def whole(self, request: Any, ids: list[int], text: str = "", prompt: list[int] | None = None) -> Shown:
+        """The parts of an answer that a client is shown, read as a whole."""
+        parser = self.make(request)
+        if prompt is not None:
+            parser.set_prompt_token_ids(prompt)
+        reasoning, content, calls = parser.parse(text, request, True, ids)
+        return reasoning or "", content or "", [(call.id, call.name, call.arguments) for call in calls or []]
+
+    def stream(
+        self, request: Any, pieces: Sequence[tuple[list[int], str]], prompt: Sequence[int] = (1,)
+    ) -> tuple[Shown, Any]:
+        """The same of a stream of pieces, and the stream's parser."""
+        parser, reasoning, content = self.make(request), "", ""
+        calls: dict[int, list[str]] = {}
+        for number, (ids, text) in enumerate(pieces):
+            delta = parser.parse_delta(text, ids, request, list(prompt), finished=number == len(pieces) - 1)
+            if delta is None:
+                continue
+            reasoning += delta.reasoning or ""
+            content += delta.content or ""
+            for part in delta.tool_calls:
+                call = calls.setdefault(part.index, ["", "", ""])
+                call[0] += part.id or ""
+                call[1] += part.function.name or ""
+                call[2] += part.function.arguments or ""
+        return (reasoning, content, [(call[0], call[1], call[2]) for call in calls.values()]), parser
+
+    def pieces(self, ids: list[int], size: int, vocabulary: Any = None) -> list[tuple[list[int], str]]:
+        """Tokens by the piece, with their texts if there is a vocabulary."""
+        parts = [ids[start : start + size] for start in range(0, len(ids), size)]
+        return [(part, "" if vocabulary is None else vocabulary.decode(part)) for part in parts]

@@ -3,7 +3,7 @@
 import json
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,11 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-from constrained_k2 import ToolCallMatcher, Vocabulary
+from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
 from constrained_k2.vllm_plugin.engine_core.scheduler import constraining
 from constrained_k2.vllm_plugin.engine_core.structured_output import ConstrainedOutputManager
 from constrained_k2.vllm_plugin.shared.constraint import tag
+from tests.vllm_plugin.masks import mask_after
 
 STRIDES = "mask_stride" in StructuredOutputManager.grammar_bitmask.__code__.co_varnames
 
@@ -32,7 +33,6 @@ Draft = Callable[[str, int], list[int]]
 """What a drafter proposes for a request whose output has that many tokens."""
 
 DRAFTS = 4
-EMPTY = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "additionalProperties": False}}}
 
 
 def config_of(model: Path, **fields: Any) -> VllmConfig:
@@ -198,25 +198,16 @@ def drafter(scripts: Mapping[str, Sequence[int]], chance: random.Random, vocabul
     return draft
 
 
-def marked_only(vocabulary: Vocabulary) -> SamplingParams:
-    params = admitted(vocabulary)
-    tag(params, [])
-    return params
+def turn_of(vocabulary: Vocabulary, *calls: tuple[str, str], text: str = "") -> list[int]:
+    """A whole turn of calls ``(name, arguments)``, with its stop."""
+    made = [ToolCall(name, index, arguments) for index, (name, arguments) in enumerate(calls)]
+    return [*vocabulary.encode(text), *render_tool_calls(made, vocabulary), vocabulary.format.turn_end]
 
 
-def fail_from(structured: Any, tokens: int, error: Exception) -> None:
-    """Have a request's matcher raise on every mask behind so many tokens."""
-
-    class Failing:
-        """The client's limits are the one stage that every mask goes through."""
-
-        def apply(self, turn: ToolCallMatcher, row: Any) -> None:
-            if turn.num_tokens >= tokens:
-                raise error
-
-        def forbids(self, turn: ToolCallMatcher, token_id: int) -> bool:
-            return False
-
-    matcher = ToolCallMatcher(structured._grammar.result(timeout=60).matcher.grammar)  # not the one that drafts
-    matcher.limits = Failing()
-    structured.grammar.matcher = matcher
+def assert_masks(
+    engine: ScriptedEngine, vocabulary: Vocabulary, name: str, spec: Any, places: Iterable[int], **options: Any
+) -> None:
+    """The rows at these places of a request's output are the masks of a matcher that has seen its tokens alone."""
+    for at in places:
+        fresh = mask_after(vocabulary, spec, engine.outputs[name][:at], **options)
+        assert np.array_equal(engine.rows[name][at], fresh), (name, at)

@@ -23,6 +23,8 @@ from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 from vllm.v1.worker.gpu.states import RequestState
 
+from tests.vllm_plugin.served import PROCESSOR
+
 SLOTS = 4
 LENGTH = 512
 
@@ -58,9 +60,7 @@ class V2Engine:
         self.recorder = Recorder()
         processors: list[LogitsProcessor] = [self.recorder]
         if vllm_config is not None:
-            self.processor, *_ = build_custom_logits_processors(
-                vllm_config, self.states, False, ["constrained_k2.vllm_plugin:KimiK2LogitsProcessor"]
-            )
+            self.processor, *_ = build_custom_logits_processors(vllm_config, self.states, False, [PROCESSOR])
             processors.insert(0, self.processor)
         config = SimpleNamespace(reasoning_config=None)
         self.sampler = Sampler(
@@ -103,10 +103,8 @@ class V2Engine:
         computed = states.num_computed_tokens.gpu[mapping].numpy()
         lengths = states.total_len.gpu[mapping].numpy()
         counts = np.array([len(drafts.get(name, [])) for name in batch], dtype=np.int32)
-        queries = (
-            np.array([chunks.get(name, n) for name, n in zip(batch, lengths - computed, strict=True)], dtype=np.int32)
-            + counts
-        )
+        prefill = [chunks.get(name, n) for name, n in zip(batch, lengths - computed, strict=True)]
+        queries = np.array(prefill, dtype=np.int32) + counts
         starts = np.concatenate(([0], np.cumsum(queries))).astype(np.int32)
         rows = np.concatenate(([0], np.cumsum(counts + 1))).astype(np.int32)
         for name, slot in zip(batch, slots, strict=True):
@@ -118,14 +116,9 @@ class V2Engine:
         query_start, cu_num_logits = torch.from_numpy(starts), torch.from_numpy(rows)
         prefill_len, computed_gpu = states.prefill_len.gpu, states.num_computed_tokens.gpu
         prepare_prefill_inputs(
-            input_ids,
-            states.next_prefill_tokens,
-            mapping,
-            query_start,
-            states.all_token_ids.gpu,
-            prefill_len,
+            input_ids, states.next_prefill_tokens, mapping, query_start, states.all_token_ids.gpu, prefill_len,
             computed_gpu,
-        )
+        )  # fmt: skip
         prepare_pos_seq_lens(mapping, query_start, computed_gpu, positions, seq_lens)
         indices = combine_sampled_and_draft_tokens(
             input_ids, mapping, states.last_sampled_tokens, query_start, seq_lens, prefill_len, states.draft_tokens,

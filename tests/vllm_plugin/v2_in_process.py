@@ -16,22 +16,15 @@ os.environ |= {
 
 from vllm import LLM, SamplingParams
 
+from tests.kit.tools import tool
+
 PARAMETERS = {
     "type": "object",
     "properties": {"word": {"enum": ["one", "two two two two"]}},
     "required": ["word"],
     "additionalProperties": False,
 }
-BODY = {
-    "tools": [{"type": "function", "function": {"name": "f", "parameters": PARAMETERS}}],
-    "tool_choice": {"type": "function", "function": {"name": "f"}},
-}
-
-
-def params(seed: int, *, constrained: bool) -> SamplingParams:
-    extra = {"constrained_k2": json.dumps(BODY)} if constrained else None
-    length = 150 if constrained else 12
-    return SamplingParams(max_tokens=length, temperature=1.0, seed=seed, extra_args=extra)
+BODY = {"tools": [tool("f", PARAMETERS)], "tool_choice": {"type": "function", "function": {"name": "f"}}}
 
 
 def main(model: str, drafts: int) -> None:
@@ -53,18 +46,14 @@ def main(model: str, drafts: int) -> None:
     def generate(*requests: SamplingParams) -> list[list[int]]:
         return [list(done.outputs[0].token_ids) for done in llm.generate([text] * len(requests), list(requests))]
 
-    alone = generate(params(7, constrained=False))
-    *required, free = generate(params(1, constrained=True), params(2, constrained=True), params(7, constrained=False))
+    extra = {"constrained_k2": json.dumps(BODY)}
+    required = [SamplingParams(max_tokens=150, temperature=1.0, seed=seed, extra_args=extra) for seed in (1, 2)]
+    free = SamplingParams(max_tokens=12, temperature=1.0, seed=7)
+    (alone,) = generate(free)
+    *called, beside = generate(*required, free)
     accepted: Any = sum(m.value for m in llm.get_metrics() if m.name == "vllm:spec_decode_num_accepted_tokens")
-    found = {
-        "runner": type(runner).__name__,
-        "module": type(runner).__module__,
-        "required": required,
-        "free": free,
-        "free alone": alone[0],
-        "accepted": accepted,
-    }
-    print(json.dumps(found))
+    kind = {"runner": type(runner).__name__, "module": type(runner).__module__}
+    print(json.dumps(kind | {"required": called, "free": beside, "free alone": alone, "accepted": accepted}))
 
 
 if __name__ == "__main__":

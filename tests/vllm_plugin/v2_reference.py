@@ -1,14 +1,13 @@
 """Requests to vLLM's V2 model runner, each followed by a matcher of its own, and what their rows are compared with."""
 
-import json
 from typing import Any
 
 import torch
-from vllm import SamplingParams
 
 from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec
-from constrained_k2.vocabulary.bitmask import allowed_ids
-from tests.vllm_plugin.masks import row_of
+from tests.kit.tools import tool
+from tests.kit.walks import ids_of
+from tests.vllm_plugin.served import asking, left
 from tests.vllm_plugin.v2_engine import V2Engine
 
 PARAMETERS = {
@@ -17,10 +16,7 @@ PARAMETERS = {
     "required": ["n"],
     "additionalProperties": False,
 }
-TOOLS = [
-    {"type": "function", "function": {"name": "f", "parameters": PARAMETERS}},
-    {"type": "function", "function": {"name": "go", "parameters": {"type": "object", "additionalProperties": False}}},
-]
+TOOLS = [tool("f", PARAMETERS), tool("go", {"type": "object", "additionalProperties": False})]
 BODIES: list[dict[str, Any] | None] = [
     {"tools": TOOLS, "tool_choice": "required"},
     {"tools": TOOLS},
@@ -31,16 +27,11 @@ BODIES: list[dict[str, Any] | None] = [
 ]
 
 
-def params(body: Any, **options: Any) -> SamplingParams:
-    extra = None if body is None else {"constrained_k2": json.dumps(body)}
-    return SamplingParams(extra_args=extra, **options)
-
-
 class Reference:
     """One request, followed by a matcher of its own."""
 
     def __init__(self, compiler: Compiler, body: Any, prompt: list[int], **options: Any) -> None:
-        self.params = params(body, **options)
+        self.params = asking(body, **options)
         self.prompt = prompt
         self.output: list[int] = []
         self.matcher: ToolCallMatcher | None = None
@@ -57,9 +48,9 @@ class Reference:
         if len(legal) < len(drafts) and not self.stops(legal):
             return None
         matcher.accept_tokens(legal)
-        row = row_of(matcher)
+        allowed = set(ids_of(matcher))
         matcher.rollback(len(legal))
-        return set(allowed_ids(row).tolist())
+        return allowed
 
     def stops(self, ids: list[int]) -> bool:
         assert self.matcher is not None
@@ -81,7 +72,7 @@ def check_masks(engine: V2Engine, requests: dict[str, Reference], batch: list[st
     for name in batch:
         for count in range(len(drafts.get(name, [])) + 1):
             expected = requests[name].allowed(drafts.get(name, [])[:count])
-            kept = set(torch.nonzero(after[row] > float("-inf")).flatten().tolist())
+            kept = left(after[row])
             if expected is not None:
                 assert kept == expected, (name, count)
                 assert torch.equal(after[row, sorted(kept)], before[row, sorted(kept)])

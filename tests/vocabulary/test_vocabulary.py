@@ -1,3 +1,5 @@
+"""Vocabularies of tokenizer files and objects: ids, texts, sizes, and what is refused."""
+
 import json
 from pathlib import Path
 

@@ -1,7 +1,8 @@
 """Run the scripts of one module against a server: ``python -m tests.clients.scripts MODULE URL [NAME ...]``.
 
-Every public function of the module is a script: it takes the server's address without ``/v1`` and raises on a failure.
-One JSON line a script goes to stdout: its name, and its problem or null.
+Every public function of the module is a script, which raises on a failure. Its parameter is ``url``, the server's address
+without ``/v1``, or a name in the module's ``EACH``: then the script runs with every value that the function there makes of
+the address. One JSON line a script goes to stdout: its name, and its problem or null.
 """
 
 import asyncio
@@ -11,14 +12,14 @@ import json
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
 _SECONDS = 90  # for one script
 
 
-def scripts(module: ModuleType) -> dict[str, Callable[[str], Any]]:
+def scripts(module: ModuleType) -> dict[str, Callable[[Any], Any]]:
     """The module's scripts by name."""
     return {
         name: found
@@ -27,17 +28,18 @@ def scripts(module: ModuleType) -> dict[str, Callable[[str], Any]]:
     }
 
 
-def problem(script: Callable[[str], Any], url: str, runner: asyncio.Runner) -> str | None:
-    """Run a script; return its traceback if it raises or exceeds its time.
+def problem(script: Callable[[Any], Any], values: Iterable[Any], runner: asyncio.Runner) -> str | None:
+    """Run a script with each of these values; return its traceback if it raises or exceeds its time.
 
     One event loop serves all scripts: libraries keep asynchronous connections for the length of a process.
     """
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.alarm(_SECONDS)
     try:
-        found = script(url)
-        if inspect.iscoroutine(found):
-            runner.run(found)
+        for value in values:
+            found = script(value)
+            if inspect.iscoroutine(found):
+                runner.run(found)
     except (Exception, KeyboardInterrupt):  # noqa: BLE001 - whatever a script raises is its result
         return traceback.format_exc(limit=-12)
     finally:
@@ -48,10 +50,14 @@ def problem(script: Callable[[str], Any], url: str, runner: asyncio.Runner) -> s
 def main() -> None:
     """Run the scripts in the order of the module."""
     name, url, *wanted = sys.argv[1:]
+    module = importlib.import_module(f"tests.clients.scripts.{name}")
+    each: dict[str, Callable[[str], Iterable[Any]]] = {"url": lambda url: [url]} | getattr(module, "EACH", {})
     with asyncio.Runner() as runner:
-        for script_name, script in scripts(importlib.import_module(f"tests.clients.scripts.{name}")).items():
+        for script_name, script in scripts(module).items():
             if not wanted or script_name in wanted:
-                print(json.dumps({"name": script_name, "problem": problem(script, url, runner)}), flush=True)
+                (parameter,) = inspect.signature(script).parameters
+                found = problem(script, each[parameter](url), runner)
+                print(json.dumps({"name": script_name, "problem": found}), flush=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,16 @@ from typing import Any
 
 import anthropic
 
-from tests.clients.scripts.common import KEY, MESSAGES_TOOLS, MODEL, QUESTION, TIMEOUT, Weather, check_calls
+from tests.clients.scripts.common import (
+    KEY,
+    MESSAGES_TOOLS,
+    MODEL,
+    QUESTION,
+    TIMEOUT,
+    Weather,
+    check_both_kinds,
+    check_calls,
+)
 
 _BUDGET = {"type": "enabled", "budget_tokens": 1024}
 
@@ -112,13 +121,10 @@ def foreign_ids_and_thinking_in_the_history(url: str) -> None:
 
 
 def thinking_budget(url: str) -> None:
-    for stream in (False, True):
-        body = _body(thinking=_BUDGET, max_tokens=2048)
-        if stream:
-            with _client(url).messages.stream(**body) as opened:
-                _check(opened.get_final_message())
-        else:
-            _check(_create(url, thinking=_BUDGET, max_tokens=2048))
+    body = _body(thinking=_BUDGET, max_tokens=2048)
+    _check(_client(url).messages.create(**body))
+    with _client(url).messages.stream(**body) as stream:
+        _check(stream.get_final_message())
 
 
 def thinking_disabled_and_adaptive(url: str) -> None:
@@ -128,9 +134,8 @@ def thinking_disabled_and_adaptive(url: str) -> None:
 
 def counted_tokens(url: str) -> None:
     body: dict[str, Any] = {"model": MODEL, "messages": QUESTION}
-    with_tools = _client(url).messages.count_tokens(
-        **body, tools=MESSAGES_TOOLS, tool_choice={"type": "auto"}, system="s"
-    )
+    more: dict[str, Any] = {"tools": MESSAGES_TOOLS, "tool_choice": {"type": "auto"}, "system": "s"}
+    with_tools = _client(url).messages.count_tokens(**body, **more)
     assert with_tools.input_tokens > _client(url).messages.count_tokens(**body).input_tokens > 0
 
 
@@ -176,15 +181,11 @@ def parsed_format(url: str) -> None:
 
 
 def parsed_format_beside_tools(url: str) -> None:
-    kinds = set[bool]()
-    for _ in range(48):  # the model has no preference, but may write the same kind some times in a row
+    def ask(_: int) -> tuple[list[str], Any]:
         message = _client(url).messages.parse(**_body(output_format=Weather))
-        called = bool(_check(message))
-        assert called or isinstance(message.parsed_output, Weather)
-        kinds.add(called)
-        if len(kinds) == 2:
-            return
-    raise AssertionError("either only calls or only answers")
+        return _check(message), message.parsed_output
+
+    check_both_kinds(ask)
 
 
 def tool_runner(url: str) -> None:
@@ -199,17 +200,13 @@ def tool_runner(url: str) -> None:
         assert isinstance(days, int)
         return f"{city}: 7 degrees"
 
-    runner = _client(url).beta.messages.tool_runner(
-        model=MODEL, max_tokens=600, messages=QUESTION, tools=[get_weather], max_iterations=4
-    )
+    runner = _client(url).beta.messages.tool_runner(**_body(tools=[get_weather]), max_iterations=4)
     assert all(message.stop_reason in {"tool_use", "end_turn"} for message in runner)
 
 
 def beta_messages(url: str) -> None:
-    message = _client(url).beta.messages.create(
-        **_body(tool_choice={"type": "any"}), betas=["interleaved-thinking-2025-05-14"]
-    )
-    assert _check(message)
+    betas = ["interleaved-thinking-2025-05-14"]
+    assert _check(_client(url).beta.messages.create(**_body(tool_choice={"type": "any"}), betas=betas))
 
 
 async def cancelled_stream_and_several_at_once(url: str) -> None:

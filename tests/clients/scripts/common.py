@@ -1,6 +1,7 @@
 """The model, tools and checks that the scripts of all client libraries share."""
 
 import json
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jsonschema
@@ -64,6 +65,18 @@ def check_calls(calls: list[tuple[str, str, str | dict[str, Any]]], first: int =
         check_call(name, arguments)
     check_ids([(call_id, name) for call_id, name, _ in calls], first)
     return [name for _, name, _ in calls]
+
+
+def check_both_kinds(ask: Callable[[int], tuple[list[str], Any]]) -> None:
+    """Require answers with calls and answers in the form, each as ``(names of calls, parsed)``, of some seeds."""
+    kinds = set[bool]()
+    for seed in range(48):  # the model has no preference, but may write the same kind some times in a row
+        names, parsed = ask(seed)
+        assert names or isinstance(parsed, Weather)
+        kinds.add(bool(names))
+        if len(kinds) == 2:
+            return
+    raise AssertionError("either only calls or only answers")
 
 
 class LooseWeather(BaseModel):

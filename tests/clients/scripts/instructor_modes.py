@@ -5,22 +5,22 @@ from typing import Any, Literal
 
 import anthropic
 import instructor
-import openai
 import pydantic
 from instructor import Mode, Partial
 from instructor.core import InstructorRetryException
 
 from tests.clients.scripts.common import KEY, MODEL, QUESTION, TIMEOUT, LooseWeather, Weather
+from tests.clients.scripts.openai_client import async_client, client
+
+_BODY: Any = {"model": MODEL, "messages": QUESTION, "max_tokens": 600}
 
 
 def _client(url: str, mode: Mode) -> Any:
-    opened = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=TIMEOUT)
-    return instructor.from_openai(opened, mode=mode)
+    return instructor.from_openai(client(url), mode=mode)
 
 
 def _create(url: str, mode: Mode, response_model: Any = Weather, **fields: Any) -> Any:
-    body: dict[str, Any] = {"model": MODEL, "messages": QUESTION, "max_tokens": 600, "max_retries": 0}
-    return _client(url, mode).create(response_model=response_model, **body | fields)
+    return _client(url, mode).create(response_model=response_model, max_retries=0, **_BODY, **fields)
 
 
 def tools_and_json_schema(url: str) -> None:
@@ -60,17 +60,15 @@ def plain_types(url: str) -> None:
 
 def partial_stream(url: str) -> None:
     """A partial model requires nothing, and so does the schema that is sent for it."""
-    client = _client(url, Mode.TOOLS)
-    *_, last = client.create_partial(response_model=LooseWeather, model=MODEL, messages=QUESTION, max_tokens=600)
+    *_, last = _client(url, Mode.TOOLS).create_partial(response_model=LooseWeather, **_BODY)
     assert LooseWeather.model_validate(last.model_dump())
     *_, last = _create(url, Mode.TOOLS, Partial[LooseWeather], stream=True)
     assert LooseWeather.model_validate(last.model_dump())
 
 
 def iterable_stream(url: str) -> None:
-    create = _client(url, Mode.TOOLS).create_iterable
     try:
-        found = list(create(response_model=Weather, model=MODEL, messages=QUESTION, max_tokens=600))
+        found = list(_client(url, Mode.TOOLS).create_iterable(response_model=Weather, **_BODY))
     except pydantic.ValidationError as error:
         # Instructor (1.17) takes any object of the stream for a report: {} where the untrained model writes another key.
         assert error.errors()[0]["type"] == "missing", error
@@ -79,27 +77,22 @@ def iterable_stream(url: str) -> None:
 
 
 def with_the_completion(url: str) -> None:
-    report, completion = _client(url, Mode.TOOLS).create_with_completion(
-        response_model=Weather, model=MODEL, messages=QUESTION, max_tokens=600
-    )
+    report, completion = _client(url, Mode.TOOLS).create_with_completion(response_model=Weather, **_BODY)
     assert isinstance(report, Weather)
     assert completion.choices[0].message.tool_calls
 
 
 def responses_tools(url: str) -> None:
-    client = _client(url, Mode.RESPONSES_TOOLS)
-    assert isinstance(client.create(response_model=Weather, model=MODEL, messages=QUESTION, max_retries=0), Weather)
+    opened = _client(url, Mode.RESPONSES_TOOLS)
+    assert isinstance(opened.create(response_model=Weather, model=MODEL, messages=QUESTION, max_retries=0), Weather)
 
 
 async def asynchronous(url: str) -> None:
-    opened = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=TIMEOUT)
-    client: Any = instructor.from_openai(opened, mode=Mode.TOOLS)
-    assert isinstance(
-        await client.create(response_model=Weather, model=MODEL, messages=QUESTION, max_tokens=600), Weather
-    )
+    opened: Any = instructor.from_openai(async_client(url), mode=Mode.TOOLS)
+    assert isinstance(await opened.create(response_model=Weather, **_BODY), Weather)
 
 
 def anthropic_tools(url: str) -> None:
     opened = anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0, timeout=TIMEOUT)
-    client: Any = instructor.from_anthropic(opened, mode=Mode.ANTHROPIC_TOOLS)
-    assert isinstance(client.create(response_model=Weather, model=MODEL, messages=QUESTION, max_tokens=600), Weather)
+    made: Any = instructor.from_anthropic(opened, mode=Mode.ANTHROPIC_TOOLS)
+    assert isinstance(made.create(response_model=Weather, **_BODY), Weather)

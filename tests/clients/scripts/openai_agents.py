@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import agents
-import openai
 from pydantic import BaseModel
 
-from tests.clients.scripts.common import KEY, MODEL, TIMEOUT, Weather
+from tests.clients.scripts.common import MODEL, Weather
+from tests.clients.scripts.openai_client import async_client
 
 _TURNS = 40  # the untrained model calls a tool in two of three turns
 _QUESTION = "How warm is it in Oslo?"
@@ -38,9 +38,12 @@ _TOOLS = [_get_weather, _find]
 
 def _models(url: str) -> Iterator[Any]:
     agents.set_tracing_disabled(disabled=True)
-    client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=TIMEOUT)
+    client = async_client(url)
     yield agents.OpenAIChatCompletionsModel(MODEL, client)
     yield agents.OpenAIResponsesModel(MODEL, client)
+
+
+EACH: Any = {"model": _models, "responses_model": lambda url: [*_models(url)][1:]}
 
 
 def _agent(model: Any, **fields: Any) -> Any:
@@ -56,122 +59,102 @@ def _calls(result: Any) -> int:
     return sum(item.type == "tool_call_item" for item in result.new_items)
 
 
-async def plain_and_tools(url: str) -> None:
-    for model in _models(url):
-        for tools in ([], _TOOLS, _TOOLS, _TOOLS):
-            assert isinstance((await _run(model, tools=tools)).final_output, str)
+async def plain_and_tools(model: Any) -> None:
+    for tools in ([], _TOOLS, _TOOLS, _TOOLS):
+        assert isinstance((await _run(model, tools=tools)).final_output, str)
 
 
-async def required_tools(url: str) -> None:
-    for model in _models(url):
-        assert _calls(await _run(model, tools=_TOOLS, settings={"tool_choice": "required"}))
+async def required_tools(model: Any) -> None:
+    assert _calls(await _run(model, tools=_TOOLS, settings={"tool_choice": "required"}))
 
 
-async def named_tool(url: str) -> None:
-    for model in _models(url):
-        result = await _run(model, tools=[_get_weather], settings={"tool_choice": "_get_weather"})
-        assert _calls(result)
+async def named_tool(model: Any) -> None:
+    result = await _run(model, tools=[_get_weather], settings={"tool_choice": "_get_weather"})
+    assert _calls(result)
 
 
-async def one_call_at_a_time(url: str) -> None:
-    for model in _models(url):
-        result = await _run(model, tools=_TOOLS, settings={"parallel_tool_calls": False, "tool_choice": "required"})
-        for response in result.raw_responses:
-            assert sum(item.type == "function_call" for item in response.output) <= 1
+async def one_call_at_a_time(model: Any) -> None:
+    result = await _run(model, tools=_TOOLS, settings={"parallel_tool_calls": False, "tool_choice": "required"})
+    for response in result.raw_responses:
+        assert sum(item.type == "function_call" for item in response.output) <= 1
 
 
-async def stop_on_first_tool(url: str) -> None:
-    for model in _models(url):
-        result = await _run(
-            model, tools=[_get_weather], tool_use_behavior="stop_on_first_tool", settings={"tool_choice": "required"}
-        )
-        assert str(result.final_output).endswith(": 7")
+async def stop_on_first_tool(model: Any) -> None:
+    required = {"tool_choice": "required"}
+    result = await _run(model, tools=[_get_weather], tool_use_behavior="stop_on_first_tool", settings=required)
+    assert str(result.final_output).endswith(": 7")
 
 
-async def output_type(url: str) -> None:
-    for model in _models(url):
-        assert isinstance((await _run(model, output_type=Weather)).final_output, Weather)
+async def output_type(model: Any) -> None:
+    assert isinstance((await _run(model, output_type=Weather)).final_output, Weather)
 
 
 async def output_type_beside_tools(url: str) -> None:
-    called = 0
-    for model in _models(url):
-        for _ in range(3):
-            result = await _run(model, output_type=Weather, tools=_TOOLS)
-            assert isinstance(result.final_output, Weather)
-            called += _calls(result)
-    assert called
+    results = [await _run(model, output_type=Weather, tools=_TOOLS) for model in _models(url) for _ in range(3)]
+    assert all(isinstance(result.final_output, Weather) for result in results)
+    assert any(map(_calls, results))
 
 
-async def loose_output_type_beside_tools(url: str) -> None:
+async def loose_output_type_beside_tools(model: Any) -> None:
     schema = agents.AgentOutputSchema(_Place, strict_json_schema=False)
-    for model in _models(url):
-        assert isinstance((await _run(model, output_type=schema, tools=_TOOLS)).final_output, _Place)
+    assert isinstance((await _run(model, output_type=schema, tools=_TOOLS)).final_output, _Place)
 
 
-async def streamed(url: str) -> None:
-    for model in _models(url):
-        for output in (str, Weather):
-            agent = _agent(model, tools=_TOOLS, output_type=None if output is str else output)
-            result = agents.Runner.run_streamed(agent, _QUESTION, max_turns=_TURNS)
-            assert "raw_response_event" in {event.type async for event in result.stream_events()}
-            assert isinstance(result.final_output, output)
-
-
-async def cancelled_stream(url: str) -> None:
-    for model in _models(url):
-        agent = _agent(model, tools=_TOOLS)
+async def streamed(model: Any) -> None:
+    for output in (str, Weather):
+        agent = _agent(model, tools=_TOOLS, output_type=None if output is str else output)
         result = agents.Runner.run_streamed(agent, _QUESTION, max_turns=_TURNS)
-        async for _ in result.stream_events():
-            result.cancel()
-        assert isinstance((await _run(model, tools=_TOOLS)).final_output, str)
+        assert "raw_response_event" in {event.type async for event in result.stream_events()}
+        assert isinstance(result.final_output, output)
 
 
-async def handoffs(url: str) -> None:
-    for model in _models(url):
-        other = _agent(model, name="other", settings={"max_tokens": 200})
-        result = await _run(model, handoffs=[other], settings={"tool_choice": "required"})
+async def cancelled_stream(model: Any) -> None:
+    agent = _agent(model, tools=_TOOLS)
+    result = agents.Runner.run_streamed(agent, _QUESTION, max_turns=_TURNS)
+    async for _ in result.stream_events():
+        result.cancel()
+    assert isinstance((await _run(model, tools=_TOOLS)).final_output, str)
+
+
+async def handoffs(model: Any) -> None:
+    other = _agent(model, name="other", settings={"max_tokens": 200})
+    result = await _run(model, handoffs=[other], settings={"tool_choice": "required"})
+    assert isinstance(result.final_output, str)
+    assert result.last_agent.name == "other"
+
+
+async def agent_as_tool(model: Any) -> None:
+    other = _agent(model, name="other", settings={"max_tokens": 200})
+    tool = other.as_tool(tool_name="ask_other", tool_description="Ask.")
+    assert _calls(await _run(model, tools=[tool], settings={"tool_choice": "required"}))
+
+
+async def history_of_a_session(model: Any) -> None:
+    agent = _agent(model, tools=_TOOLS, settings={"max_tokens": 300})
+    session = agents.SQLiteSession("s")
+    for question in (_QUESTION, "And in Bergen?"):
+        result = await agents.Runner.run(agent, question, session=session, max_turns=_TURNS)
         assert isinstance(result.final_output, str)
-        assert result.last_agent.name == "other"
+    items = await session.get_items()
+    assert isinstance((await agents.Runner.run(agent, items, max_turns=_TURNS)).final_output, str)
 
 
-async def agent_as_tool(url: str) -> None:
-    for model in _models(url):
-        other = _agent(model, name="other", settings={"max_tokens": 200})
-        tool = other.as_tool(tool_name="ask_other", tool_description="Ask.")
-        assert _calls(await _run(model, tools=[tool], settings={"tool_choice": "required"}))
-
-
-async def history_of_a_session(url: str) -> None:
-    for model in _models(url):
-        agent = _agent(model, tools=_TOOLS, settings={"max_tokens": 300})
-        session = agents.SQLiteSession("s")
-        for question in (_QUESTION, "And in Bergen?"):
-            result = await agents.Runner.run(agent, question, session=session, max_turns=_TURNS)
-            assert isinstance(result.final_output, str)
-        items = await session.get_items()
-        assert isinstance((await agents.Runner.run(agent, items, max_turns=_TURNS)).final_output, str)
-
-
-async def reasoning_and_extras(url: str) -> None:
+async def reasoning_and_extras(model: Any) -> None:
     settings = {
         "reasoning": {"effort": "low"}, "verbosity": "low", "store": False, "temperature": 0.8, "top_p": 0.9,
         "metadata": {"a": "b"}, "include_usage": True,
     }  # fmt: skip
-    for model in _models(url):
-        assert isinstance((await _run(model, tools=_TOOLS, settings=settings)).final_output, str)
+    assert isinstance((await _run(model, tools=_TOOLS, settings=settings)).final_output, str)
 
 
-async def hosted_tool_beside_functions(url: str) -> None:
+async def hosted_tool_beside_functions(responses_model: Any) -> None:
     """Only the Responses API has hosted tools; the SDK refuses them on chat completions itself."""
-    *_, responses = _models(url)
-    result = await _run(responses, tools=[_get_weather, agents.WebSearchTool()])
+    result = await _run(responses_model, tools=[_get_weather, agents.WebSearchTool()])
     assert isinstance(result.final_output, str)
 
 
-async def conversation_by_previous_response(url: str) -> None:
-    *_, responses = _models(url)
-    agent = _agent(responses, tools=[_get_weather], settings={"max_tokens": 300, "store": True})
+async def conversation_by_previous_response(responses_model: Any) -> None:
+    agent = _agent(responses_model, tools=[_get_weather], settings={"max_tokens": 300, "store": True})
     first = await agents.Runner.run(agent, _QUESTION, max_turns=_TURNS, auto_previous_response_id=True)
     second = await agents.Runner.run(agent, "And?", previous_response_id=first.last_response_id, max_turns=_TURNS)
     assert isinstance(second.final_output, str)

@@ -7,7 +7,9 @@ from typing import Any
 import openai
 
 from tests.clients.scripts.common import CHAT_TOOLS, MODEL, QUESTION, TRIES, WEATHER_SCHEMA, check_call, check_ids
-from tests.clients.scripts.openai_client import async_client, check, client, create
+from tests.clients.scripts.openai_client import async_client, body, check, client, create
+
+_REQUIRED = body(tool_choice="required")
 
 
 def plain_answer(url: str) -> None:
@@ -119,9 +121,8 @@ def strict_false(url: str) -> None:
 
 def strict_null_and_no_description(url: str) -> None:
     function = {"name": "get_weather", "description": None, "parameters": WEATHER_SCHEMA, "strict": None}
-    assert check(
-        create(url, tools=[{"type": "function", "function": function}], tool_choice="required").choices[0].message
-    )
+    tools = [{"type": "function", "function": function}]
+    assert check(create(url, tools=tools, tool_choice="required").choices[0].message)
 
 
 def tools_without_parameters(url: str) -> None:
@@ -150,41 +151,25 @@ def several_choices(url: str) -> None:
 
 
 async def eight_at_once(url: str) -> None:
-    async with async_client(url) as client:
-        answers = await asyncio.gather(
-            *(
-                client.chat.completions.create(
-                    model=MODEL, messages=QUESTION, tools=CHAT_TOOLS, tool_choice="required", max_tokens=500, seed=seed
-                )
-                for seed in range(8)
-            )
-        )
+    async with async_client(url) as opened:
+        answers = await asyncio.gather(*(opened.chat.completions.create(**_REQUIRED, seed=seed) for seed in range(8)))
     for answer in answers:
         assert check(answer.choices[0].message)
 
 
 async def cancelled_stream(url: str) -> None:
-    async with async_client(url) as client:
-        fields: dict[str, Any] = {
-            "model": MODEL,
-            "messages": QUESTION,
-            "tools": CHAT_TOOLS,
-            "tool_choice": "required",
-            "max_tokens": 500,
-        }
-        stream = await client.chat.completions.create(**fields, stream=True)
+    async with async_client(url) as opened:
+        stream = await opened.chat.completions.create(**_REQUIRED, stream=True)
         async for chunk in stream:
             if chunk.choices and chunk.choices[0].delta.tool_calls:
                 break
         await stream.close()
-        answer = await client.chat.completions.create(**fields)
+        answer = await opened.chat.completions.create(**_REQUIRED)
         assert check(answer.choices[0].message)
 
 
 def raw_response(url: str) -> None:
-    raw = client(url).chat.completions.with_raw_response.create(
-        model=MODEL, messages=QUESTION, tools=CHAT_TOOLS, tool_choice="required", max_tokens=500
-    )
+    raw = client(url).chat.completions.with_raw_response.create(**_REQUIRED)
     assert raw.status_code == 200
     assert check(raw.parse().choices[0].message)
 
@@ -201,11 +186,8 @@ def usual_extras(url: str) -> None:
 
 
 def sampling_fields(url: str) -> None:
-    for extra in (
-        {"bad_words": ["Oslo"]},
-        {"thinking_token_budget": 20},
-        {"min_p": 0.01, "top_k": 40, "repetition_penalty": 1.1},
-    ):
+    sampling = {"min_p": 0.01, "top_k": 40, "repetition_penalty": 1.1}
+    for extra in ({"bad_words": ["Oslo"]}, {"thinking_token_budget": 20}, sampling):
         assert check(create(url, tool_choice="required", extra_body=extra).choices[0].message), extra
     assert check(create(url, tool_choice="required", logit_bias={"5": -100, "6": 100}).choices[0].message)
 

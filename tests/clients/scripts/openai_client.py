@@ -15,9 +15,14 @@ def async_client(url: str) -> Any:
     return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=TIMEOUT)
 
 
+def body(**fields: Any) -> Any:
+    """The fields of a chat; one that is ``...`` is left out."""
+    given = {"model": MODEL, "messages": QUESTION, "tools": CHAT_TOOLS, "max_tokens": 600} | fields
+    return {name: value for name, value in given.items() if value is not ...}
+
+
 def create(url: str, **fields: Any) -> Any:
-    body = {"model": MODEL, "messages": QUESTION, "tools": CHAT_TOOLS, "max_tokens": 500} | fields
-    return client(url).chat.completions.create(**{name: value for name, value in body.items() if value is not ...})
+    return client(url).chat.completions.create(**body(**fields))
 
 
 def check(message: Any, first: int = 0) -> list[str]:

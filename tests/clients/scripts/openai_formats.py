@@ -5,43 +5,30 @@ from typing import Any
 
 import openai
 
-from tests.clients.scripts.common import CHAT_TOOLS, MODEL, QUESTION, Weather
-from tests.clients.scripts.openai_client import check, client, create
+from tests.clients.scripts.common import CHAT_TOOLS, QUESTION, Weather, check_both_kinds
+from tests.clients.scripts.openai_client import body, check, client, create
 
 
 def parsed_format(url: str) -> None:
-    answer = client(url).chat.completions.parse(model=MODEL, messages=QUESTION, response_format=Weather, max_tokens=600)
+    answer = client(url).chat.completions.parse(**body(tools=..., response_format=Weather))
     assert isinstance(answer.choices[0].message.parsed, Weather)
 
 
 def parsed_format_beside_tools(url: str) -> None:
-    tools = [{"type": "function", "function": CHAT_TOOLS[0]["function"] | {"strict": True}}]
-    kinds = set[bool]()
-    for seed in range(48):  # the model has no preference, but may write the same kind some times in a row
-        answer = client(url).chat.completions.parse(
-            model=MODEL, messages=QUESTION, tools=tools, response_format=Weather, max_tokens=600, seed=seed
-        )
-        message = answer.choices[0].message
-        called = bool(check(message))
-        assert called or isinstance(message.parsed, Weather)
-        kinds.add(called)
-        if len(kinds) == 2:
-            return
-    raise AssertionError("either only calls or only answers")
+    def ask(seed: int) -> tuple[list[str], Any]:
+        fields = body(tools=_strict()[:1], response_format=Weather, seed=seed)
+        message = client(url).chat.completions.parse(**fields).choices[0].message
+        return check(message), message.parsed
+
+    check_both_kinds(ask)
 
 
 def parsed_format_after_a_result(url: str) -> None:
-    call = {
-        "id": "functions.get_time:0",
-        "type": "function",
-        "function": {"name": "get_time", "arguments": '{"zone":"UTC"}'},
-    }
-    messages = [
-        *QUESTION,
-        {"role": "assistant", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": call["id"], "content": "1"},
-    ]
-    answer = client(url).chat.completions.parse(model=MODEL, messages=messages, response_format=Weather, max_tokens=600)
+    function = {"name": "get_time", "arguments": '{"zone":"UTC"}'}
+    call = {"id": "functions.get_time:0", "type": "function", "function": function}
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "1"}
+    messages = [*QUESTION, {"role": "assistant", "tool_calls": [call]}, result]
+    answer = client(url).chat.completions.parse(**body(tools=..., messages=messages, response_format=Weather))
     assert isinstance(answer.choices[0].message.parsed, Weather)
 
 
@@ -52,10 +39,8 @@ def json_object_beside_tools(url: str) -> None:
 
 
 def format_beside_a_required_call(url: str) -> None:
-    shape = {
-        "type": "json_schema",
-        "json_schema": {"name": "weather", "schema": Weather.model_json_schema(), "strict": True},
-    }
+    schema = {"name": "weather", "schema": Weather.model_json_schema(), "strict": True}
+    shape = {"type": "json_schema", "json_schema": schema}
     assert check(create(url, response_format=shape, tool_choice="required").choices[0].message)
     message = create(url, response_format=shape, tool_choice="none").choices[0].message
     assert not message.tool_calls
@@ -63,9 +48,7 @@ def format_beside_a_required_call(url: str) -> None:
 
 
 def format_streamed_beside_tools(url: str) -> None:
-    with client(url).chat.completions.stream(
-        model=MODEL, messages=QUESTION, tools=_strict(), response_format=Weather, max_tokens=600, seed=1
-    ) as stream:
+    with client(url).chat.completions.stream(**body(tools=_strict(), response_format=Weather, seed=1)) as stream:
         for _ in stream:
             pass
         message = stream.get_final_completion().choices[0].message
@@ -77,21 +60,14 @@ def _strict() -> list[dict[str, Any]]:
 
 
 def strict_pydantic_tool(url: str) -> None:
-    answer = client(url).chat.completions.parse(
-        model=MODEL,
-        messages=QUESTION,
-        tools=[openai.pydantic_function_tool(Weather)],
-        tool_choice="required",
-        max_tokens=600,
-    )
+    tools = [openai.pydantic_function_tool(Weather)]
+    answer = client(url).chat.completions.parse(**body(tools=tools, tool_choice="required"))
     for call in answer.choices[0].message.tool_calls:
         assert isinstance(call.function.parsed_arguments, Weather)
 
 
 def stream_helper(url: str) -> None:
-    with client(url).chat.completions.stream(
-        model=MODEL, messages=QUESTION, tools=_strict(), tool_choice="required", max_tokens=500
-    ) as stream:
+    with client(url).chat.completions.stream(**body(tools=_strict(), tool_choice="required")) as stream:
         kinds = {event.type for event in stream}
         message = stream.get_final_completion().choices[0].message
     assert "tool_calls.function.arguments.done" in kinds, kinds

@@ -6,7 +6,8 @@ from typing import Any
 
 import openai
 
-from tests.clients.scripts.common import KEY, MODEL, RESPONSES_TOOLS, TIMEOUT, Weather, check_call, check_ids
+from tests.clients.scripts.common import MODEL, RESPONSES_TOOLS, Weather, check_both_kinds, check_call, check_ids
+from tests.clients.scripts.openai_client import async_client, client
 
 _OTHER_KINDS: list[dict[str, Any]] = [
     {"type": "web_search"},
@@ -17,13 +18,13 @@ _OTHER_KINDS: list[dict[str, Any]] = [
 ]
 
 
-def _client(url: str) -> Any:
-    return openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=TIMEOUT)
+def _body(**fields: Any) -> dict[str, Any]:
+    body = {"model": MODEL, "input": "How warm is it?", "tools": RESPONSES_TOOLS, "max_output_tokens": 600} | fields
+    return {name: value for name, value in body.items() if value is not ...}
 
 
 def _create(url: str, **fields: Any) -> Any:
-    body = {"model": MODEL, "input": "How warm is it?", "tools": RESPONSES_TOOLS, "max_output_tokens": 500} | fields
-    return _client(url).responses.create(**{name: value for name, value in body.items() if value is not ...})
+    return client(url).responses.create(**_body(**fields))
 
 
 def _check(response: Any, first: int = 0) -> list[str]:
@@ -34,6 +35,12 @@ def _check(response: Any, first: int = 0) -> list[str]:
             check_call(call.name, call.arguments)
     check_ids([(call.call_id, call.name) for call in calls], first)
     return [call.name for call in calls]
+
+
+def _results(response: Any) -> list[dict[str, Any]]:
+    """A result of each call."""
+    calls = (item for item in response.output if item.type == "function_call")
+    return [{"type": "function_call_output", "call_id": call.call_id, "output": "7 degrees"} for call in calls]
 
 
 def plain_answer(url: str) -> None:
@@ -67,11 +74,8 @@ def required_streamed(url: str) -> None:
     for event in events:
         if event.type == "response.function_call_arguments.delta":
             written[event.item_id] = written.get(event.item_id, "") + event.delta
-    done = [
-        event.item
-        for event in events
-        if event.type == "response.output_item.done" and event.item.type == "function_call"
-    ]
+    items = (event.item for event in events if event.type == "response.output_item.done")
+    done = [item for item in items if item.type == "function_call"]
     assert [written[item.id] for item in done] == [item.arguments for item in done]
 
 
@@ -105,10 +109,7 @@ def several_turns(url: str) -> None:
     for _ in range(3):
         response = _create(url, input=items, tool_choice="required")
         called += len(_check(response, called))
-        items += response.output
-        for call in response.output:
-            if call.type == "function_call":
-                items.append({"type": "function_call_output", "call_id": call.call_id, "output": "7 degrees"})
+        items += [*response.output, *_results(response)]
     assert _create(url, input=items, tool_choice="none").output_text
 
 
@@ -129,32 +130,21 @@ def items_of_a_history(url: str) -> None:
 def previous_response(url: str) -> None:
     first = _create(url, tool_choice="required", store=True)
     called = len(_check(first))
-    results = [
-        {"type": "function_call_output", "call_id": item.call_id, "output": "7"}
-        for item in first.output
-        if item.type == "function_call"
-    ]
-    second = _create(url, input=results, previous_response_id=first.id, tool_choice="required", store=True)
+    second = _create(url, input=_results(first), previous_response_id=first.id, tool_choice="required", store=True)
     assert _check(second, called)
 
 
 def parsed_format(url: str) -> None:
-    response = _client(url).responses.parse(model=MODEL, input="Weather?", text_format=Weather, max_output_tokens=600)
+    response = client(url).responses.parse(**_body(tools=..., text_format=Weather))
     assert isinstance(response.output_parsed, Weather)
 
 
 def parsed_format_beside_tools(url: str) -> None:
-    kinds = set[bool]()
-    for _ in range(48):  # the model has no preference, but may write the same kind some times in a row
-        response = _client(url).responses.parse(
-            model=MODEL, input="Weather?", tools=RESPONSES_TOOLS, text_format=Weather, max_output_tokens=600
-        )
-        called = bool(_check(response))
-        assert called or isinstance(response.output_parsed, Weather)
-        kinds.add(called)
-        if len(kinds) == 2:
-            return
-    raise AssertionError("either only calls or only answers")
+    def ask(_: int) -> tuple[list[str], Any]:
+        response = client(url).responses.parse(**_body(text_format=Weather))
+        return _check(response), response.output_parsed
+
+    check_both_kinds(ask)
 
 
 def json_object_beside_tools(url: str) -> None:
@@ -165,9 +155,7 @@ def json_object_beside_tools(url: str) -> None:
 
 def strict_pydantic_tool(url: str) -> None:
     tool = openai.pydantic_function_tool(Weather)["function"] | {"type": "function"}
-    response = _client(url).responses.parse(
-        model=MODEL, input="Weather?", tools=[tool], tool_choice="required", max_output_tokens=600
-    )
+    response = client(url).responses.parse(**_body(tools=[tool], tool_choice="required"))
     for item in response.output:
         if item.type == "function_call":
             assert Weather.model_validate(item.parsed_arguments)
@@ -192,17 +180,13 @@ def only_other_kinds_of_tools(url: str) -> None:
 
 
 def namespaces(url: str) -> None:
-    functions = [
-        {"type": "function", "name": "get_time", "parameters": RESPONSES_TOOLS[1]["parameters"], "strict": False}
-    ]
-    namespace = {"type": "namespace", "name": "mcp__clock", "description": "Clocks.", "tools": functions}
+    clock = {"type": "function", "name": "get_time", "parameters": RESPONSES_TOOLS[1]["parameters"], "strict": False}
+    namespace = {"type": "namespace", "name": "mcp__clock", "description": "Clocks.", "tools": [clock]}
     assert _create(url, tools=[RESPONSES_TOOLS[0], namespace]).status == "completed"
 
 
 def stream_helper(url: str) -> None:
-    with _client(url).responses.stream(
-        model=MODEL, input="Weather?", tools=RESPONSES_TOOLS, tool_choice="required", max_output_tokens=500
-    ) as stream:
+    with client(url).responses.stream(**_body(tool_choice="required")) as stream:
         kinds = {event.type for event in stream}
         response = stream.get_final_response()
     assert "response.function_call_arguments.done" in kinds, kinds
@@ -210,9 +194,7 @@ def stream_helper(url: str) -> None:
 
 
 def stream_helper_with_a_format(url: str) -> None:
-    with _client(url).responses.stream(
-        model=MODEL, input="Weather?", tools=RESPONSES_TOOLS, text_format=Weather, max_output_tokens=600
-    ) as stream:
+    with client(url).responses.stream(**_body(text_format=Weather)) as stream:
         for _ in stream:
             pass
         response = stream.get_final_response()
@@ -220,20 +202,14 @@ def stream_helper_with_a_format(url: str) -> None:
 
 
 async def cancelled_stream_and_several_at_once(url: str) -> None:
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=TIMEOUT) as client:
-        fields: dict[str, Any] = {
-            "model": MODEL,
-            "input": "?",
-            "tools": RESPONSES_TOOLS,
-            "tool_choice": "required",
-            "max_output_tokens": 500,
-        }
-        stream = await client.responses.create(**fields, stream=True)
+    async with async_client(url) as opened:
+        fields = _body(tool_choice="required")
+        stream = await opened.responses.create(**fields, stream=True)
         async for event in stream:
             if event.type == "response.function_call_arguments.delta":
                 break
         await stream.close()
-        for response in await asyncio.gather(*(client.responses.create(**fields) for _ in range(4))):
+        for response in await asyncio.gather(*(opened.responses.create(**fields) for _ in range(4))):
             assert _check(response)
 
 

@@ -27,6 +27,9 @@ def _models(url: str) -> Iterator[Any]:
     yield AnthropicModel(MODEL, provider=AnthropicProvider(base_url=url, api_key=KEY), profile=profile)
 
 
+EACH = {"model": _models}
+
+
 def _get_weather(city: str, units: Literal["celsius", "fahrenheit"]) -> str:
     """Return the weather of a city."""
     assert units in {"celsius", "fahrenheit"}
@@ -55,12 +58,11 @@ def _parts(result: Any, kind: str) -> list[Any]:
     return [part for message in result.all_messages() for part in message.parts if part.part_kind == kind]
 
 
-async def plain_and_tools(url: str) -> None:
-    for model in _models(url):
-        for tools in ((), _TOOLS, _TOOLS, _TOOLS):
-            result = await _run(model, tools=tools)
-            assert isinstance(result.output, str)
-            assert {part.tool_name for part in _parts(result, "tool-call")} <= {"_get_weather", "_find"}
+async def plain_and_tools(model: Any) -> None:
+    for tools in ((), _TOOLS, _TOOLS, _TOOLS):
+        result = await _run(model, tools=tools)
+        assert isinstance(result.output, str)
+        assert {part.tool_name for part in _parts(result, "tool-call")} <= {"_get_weather", "_find"}
 
 
 _OUTPUTS: list[tuple[Any, Any, tuple[type, ...]]] = [
@@ -72,59 +74,53 @@ _OUTPUTS: list[tuple[Any, Any, tuple[type, ...]]] = [
 ]
 
 
-async def output(url: str) -> None:
+async def output(model: Any) -> None:
     """No call is sent back to the model: each one has valid arguments."""
-    for model in _models(url):
-        for output_type, tools, types in _OUTPUTS:
-            result = await _run(model, output_type=output_type, tools=tools)
-            assert isinstance(result.output, types)
-            assert not _parts(result, "retry-prompt"), result.all_messages()
+    for output_type, tools, types in _OUTPUTS:
+        result = await _run(model, output_type=output_type, tools=tools)
+        assert isinstance(result.output, types)
+        assert not _parts(result, "retry-prompt"), result.all_messages()
 
 
-async def text_or_tool_output(url: str) -> None:
-    for model in _models(url):
-        assert isinstance((await _run(model, output_type=[str, Weather])).output, (str, Weather))
+async def text_or_tool_output(model: Any) -> None:
+    assert isinstance((await _run(model, output_type=[str, Weather])).output, (str, Weather))
 
 
-async def prompted_output(url: str) -> None:
+async def prompted_output(model: Any) -> None:
     """The model may write any JSON object, so an answer of another form is its own fault, and is asked for again."""
-    for model in _models(url):
-        for tools_ in ((), _TOOLS):
-            try:
-                await _run(model, output_type=PromptedOutput(Weather), tools=tools_, retries=2)
-            except UnexpectedModelBehavior as error:
-                assert "output" in str(error), error
+    for tools_ in ((), _TOOLS):
+        try:
+            await _run(model, output_type=PromptedOutput(Weather), tools=tools_, retries=2)
+        except UnexpectedModelBehavior as error:
+            assert "output" in str(error), error
 
 
-async def streamed_text(url: str) -> None:
-    for model in _models(url):
-        written: list[str] = []
-        for _ in range(TRIES):
-            async with _agent(model, tools=_TOOLS).run_stream(_QUESTION, usage_limits=_LIMITS) as stream:
-                written += [piece async for piece in stream.stream_text(delta=True)]
-        assert written
+async def streamed_text(model: Any) -> None:
+    written: list[str] = []
+    for _ in range(TRIES):
+        async with _agent(model, tools=_TOOLS).run_stream(_QUESTION, usage_limits=_LIMITS) as stream:
+            written += [piece async for piece in stream.stream_text(delta=True)]
+    assert written
 
 
-async def streamed_native_output_beside_tools(url: str) -> None:
-    for model in _models(url):
-        async with _agent(model, output_type=NativeOutput(Weather), tools=_TOOLS).run_stream(
-            _QUESTION, usage_limits=_LIMITS
-        ) as stream:
-            async for _ in stream.stream_output():
-                pass
-            assert isinstance(await stream.get_output(), Weather)
+async def streamed_native_output_beside_tools(model: Any) -> None:
+    async with _agent(model, output_type=NativeOutput(Weather), tools=_TOOLS).run_stream(
+        _QUESTION, usage_limits=_LIMITS
+    ) as stream:
+        async for _ in stream.stream_output():
+            pass
+        assert isinstance(await stream.get_output(), Weather)
 
 
-async def streamed_events(url: str) -> None:
-    for model in _models(url):
-        seen: list[Any] = []  # a turn that ends with its first token has no events, and Pydantic AI asks again
-        async with _agent(model, tools=_TOOLS).iter(_QUESTION, usage_limits=_LIMITS) as run:
-            async for node in run:
-                if Agent.is_model_request_node(node):
-                    async with node.stream(run.ctx) as events:
-                        seen += [event async for event in events]
-        assert seen
-        assert isinstance(run.result.output, str)
+async def streamed_events(model: Any) -> None:
+    seen: list[Any] = []  # a turn that ends with its first token has no events, and Pydantic AI asks again
+    async with _agent(model, tools=_TOOLS).iter(_QUESTION, usage_limits=_LIMITS) as run:
+        async for node in run:
+            if Agent.is_model_request_node(node):
+                async with node.stream(run.ctx) as events:
+                    seen += [event async for event in events]
+    assert seen
+    assert isinstance(run.result.output, str)
 
 
 async def history(url: str) -> None:
@@ -138,14 +134,13 @@ async def history(url: str) -> None:
         messages = (await _run(model, history=messages, tools=_TOOLS)).all_messages()
 
 
-async def one_call_at_a_time(url: str) -> None:
-    for model in _models(url):
-        result = await _run(model, tools=_TOOLS, model_settings=_SETTINGS | {"parallel_tool_calls": False})
-        for message in result.all_messages():
-            assert sum(part.part_kind == "tool-call" for part in message.parts) <= 1
+async def one_call_at_a_time(model: Any) -> None:
+    result = await _run(model, tools=_TOOLS, model_settings=_SETTINGS | {"parallel_tool_calls": False})
+    for message in result.all_messages():
+        assert sum(part.part_kind == "tool-call" for part in message.parts) <= 1
 
 
-async def failing_tool(url: str) -> None:
+async def failing_tool(model: Any) -> None:
     async def broken(city: str) -> str:
         """Fail the first time."""
         if not failed:
@@ -153,13 +148,11 @@ async def failing_tool(url: str) -> None:
             raise pydantic_ai.ModelRetry("try again")
         return "7"
 
-    for model in _models(url):
-        failed: list[str] = []
-        assert isinstance((await _run(model, tools=[broken], output_type=str)).output, str)
+    failed: list[str] = []
+    assert isinstance((await _run(model, tools=[broken], output_type=str)).output, str)
 
 
-async def thinking(url: str) -> None:
+async def thinking(model: Any) -> None:
     budget = {"type": "enabled", "budget_tokens": 1024}
     settings = _SETTINGS | {"max_tokens": 2048, "openai_reasoning_effort": "low", "anthropic_thinking": budget}
-    for model in _models(url):
-        assert isinstance((await _run(model, tools=_TOOLS, model_settings=settings)).output, str)
+    assert isinstance((await _run(model, tools=_TOOLS, model_settings=settings)).output, str)

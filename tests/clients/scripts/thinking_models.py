@@ -22,7 +22,7 @@ from tests.clients.scripts.common import (
     Weather,
     check_call,
 )
-from tests.clients.scripts.openai_client import check, client, create
+from tests.clients.scripts.openai_client import body, check, client, create
 
 _BUDGET: Any = {"type": "enabled", "budget_tokens": 1024}
 _SHORT = {"thinking_token_budget": 16}
@@ -57,9 +57,8 @@ def chat_budget(url: str) -> None:
 
 def chat_budget_and_a_format_beside_tools(url: str) -> None:
     for seed in range(4):
-        answer = client(url).chat.completions.parse(
-            model=MODEL, messages=QUESTION, tools=_strict_tools(), response_format=Weather, max_tokens=600, seed=seed, extra_body=_SHORT
-        )  # fmt: skip
+        fields = body(tools=_strict_tools(), response_format=Weather, seed=seed, extra_body=_SHORT)
+        answer = client(url).chat.completions.parse(**fields)
         message = answer.choices[0].message
         assert check(message) or isinstance(message.parsed, Weather)
 
@@ -73,9 +72,8 @@ def _strict_tools() -> list[dict[str, Any]]:
 
 def responses_effort(url: str) -> None:
     for effort in ("low", "high"):
-        response = client(url).responses.create(
-            model=MODEL, input="?", tools=RESPONSES_TOOLS, tool_choice="required", reasoning={"effort": effort}, max_output_tokens=600
-        )  # fmt: skip
+        fields: Any = {"tools": RESPONSES_TOOLS, "tool_choice": "required", "reasoning": {"effort": effort}}
+        response = client(url).responses.create(model=MODEL, input="?", max_output_tokens=600, **fields)
         calls = [item for item in response.output if item.type == "function_call"]
         assert calls
         for call in calls:
@@ -99,24 +97,19 @@ def messages_budget_streamed(url: str) -> None:
 
 
 def messages_budget_without_tools(url: str) -> None:
-    body = _body(thinking=_BUDGET)
-    del body["tools"]
-    assert _anthropic(url).messages.create(**body).stop_reason
+    answer = _anthropic(url).messages.create(model=MODEL, messages=QUESTION, max_tokens=2048, thinking=_BUDGET)
+    assert answer.stop_reason
 
 
 def messages_turns(url: str) -> None:
     """Thinking blocks go back with the calls that they led to."""
     messages: list[Any] = list(QUESTION)
     for _ in range(3):
-        message = _anthropic(url).messages.create(
-            **_body(messages=messages, thinking=_BUDGET, tool_choice={"type": "any"})
-        )
-        results = [
-            {"type": "tool_result", "tool_use_id": block.id, "content": "7"}
-            for block in message.content
-            if block.type == "tool_use"
-        ]
-        assert results
+        fields = _body(messages=messages, thinking=_BUDGET, tool_choice={"type": "any"})
+        message = _anthropic(url).messages.create(**fields)
+        calls = [block for block in message.content if block.type == "tool_use"]
+        assert calls
+        results = [{"type": "tool_result", "tool_use_id": call.id, "content": "7"} for call in calls]
         messages += [{"role": "assistant", "content": message.content}, {"role": "user", "content": results}]
 
 

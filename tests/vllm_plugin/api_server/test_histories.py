@@ -6,9 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -47,7 +44,6 @@ from tests.vllm_plugin.histories import (
     said,
     user,
 )
-from tests.vllm_plugin.patched import patch_vllm
 
 MODEL: Any = SimpleNamespace(multimodal_config=None, enable_prompt_embeds=False)
 SHORT = {
@@ -117,59 +113,32 @@ def ours(read: tuple[Any, list[Any]], tokenizer: Any, template: str) -> tuple[st
         return rendered(request, tokenizer, template, given), state.history_calls
 
 
-@pytest.mark.parametrize("name", CHATS)
-def test_a_chat_is_rendered_as_what_it_means(name: str, tokenizer: Any) -> None:
-    patch_vllm()
-    messages, prompt = CHATS[name]
-    template = TEST_TEMPLATE.read_text()
+READ = {
+    "chat": (CHATS, chat, TEST_TEMPLATE),
+    "reasoning": (REASONING, chat, TEMPLATES / "k2_5.jinja"),
+    "item": (ITEMS, responses, TEST_TEMPLATE),
+    "reasoning item": (REASONING_ITEMS, responses, TEMPLATES / "k2_5.jinja"),
+    "block": (BLOCKS, anthropic, TEMPLATES / "k2_5.jinja"),
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, (table, _, _) in READ.items() for name in table])
+def test_a_history_is_rendered_as_what_it_means(kind: str, name: str, tokenizer: Any) -> None:
+    table, read, path = READ[kind]
+    history, prompt = table[name]
+    template = path.read_text()
     if prompt is None:
-        assert stock(messages, tokenizer, template) is None
+        assert read is not chat or stock(history, tokenizer, template) is None
         with pytest.raises(REFUSALS):
-            ours(chat(messages), tokenizer, template)
+            ours(read(history), tokenizer, template)
         return
-    assert ours(chat(messages), tokenizer, template) == (prompt, prompt.count("«"))
-
-
-@pytest.mark.parametrize("name", REASONING)
-def test_reasoning_of_every_form_is_shown(name: str, tokenizer: Any) -> None:
-    patch_vllm()
-    messages, prompt = REASONING[name]
-    assert ours(chat(messages), tokenizer, (TEMPLATES / "k2_5.jinja").read_text())[0] == prompt
-
-
-@pytest.mark.parametrize("name", ITEMS)
-def test_items_of_responses_are_rendered_as_what_they_mean(name: str, tokenizer: Any) -> None:
-    patch_vllm()
-    items, prompt = ITEMS[name]
-    if prompt is None:
-        with pytest.raises(REFUSALS):
-            ours(responses(items), tokenizer, TEST_TEMPLATE.read_text())
-        return
-    assert ours(responses(items), tokenizer, TEST_TEMPLATE.read_text()) == (prompt, prompt.count("«"))
-
-
-@pytest.mark.parametrize("name", REASONING_ITEMS)
-def test_reasoning_items_are_shown(name: str, tokenizer: Any) -> None:
-    patch_vllm()
-    items, prompt = REASONING_ITEMS[name]
-    assert ours(responses(items), tokenizer, (TEMPLATES / "k2_5.jinja").read_text())[0] == prompt
+    assert ours(read(history), tokenizer, template) == (prompt, prompt.count("«"))
 
 
 def test_an_incomplete_item_is_continued(tokenizer: Any) -> None:
-    patch_vllm()
     for content in ([output("So")], [output("S"), output("o")], "So"):
         items = [GO, MESSAGE | {"status": "incomplete", "content": content}]
         assert ours(responses(items), tokenizer, TEST_TEMPLATE.read_text())[0] == "~U|user>go$A|assistant>So"
-
-
-@pytest.mark.parametrize("name", BLOCKS)
-def test_blocks_of_messages_are_rendered_as_what_they_mean(name: str, tokenizer: Any) -> None:
-    patch_vllm()
-    messages, prompt = BLOCKS[name]
-    assert ours(anthropic(messages), tokenizer, (TEMPLATES / "k2_5.jinja").read_text()) == (
-        prompt,
-        int("functions.f" in str(prompt)),
-    )
 
 
 def test_the_switches_leave_a_body_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,15 +195,9 @@ def test_hostile_histories_take_linear_time() -> None:
 
 def test_vllm_alone_renders_the_simple_forms_alike(tokenizer: Any) -> None:
     """Else the comparison is of something else than what vLLM does."""
-    patch_vllm()
     template = TEST_TEMPLATE.read_text()
-    same = [
-        name for name, (messages, prompt) in CHATS.items() if stock(messages, tokenizer, template) == prompt is not None
-    ]
-    assert {"developer", "system in the middle", "name of a user", "content: text parts"} <= set(same)
-    refused = [
-        name for name, (messages, prompt) in CHATS.items() if prompt and stock(messages, tokenizer, template) is None
-    ]
-    assert {"call: arguments, object", "call: custom", "content: input_text", "content: result, strings"} <= set(
-        refused
-    )
+    given = {name: (stock(messages, tokenizer, template), prompt) for name, (messages, prompt) in CHATS.items()}
+    same = {name for name, (found, prompt) in given.items() if found == prompt is not None}
+    assert {"developer", "system in the middle", "name of a user", "content: text parts"} <= same
+    refused = {name for name, (found, prompt) in given.items() if prompt and found is None}
+    assert {"call: arguments, object", "call: custom", "content: input_text", "content: result, strings"} <= refused

@@ -13,9 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from vllm.config import ModelConfig, VllmConfig
 from vllm.renderers import renderer_from_config
 from vllm.renderers.kimi_k3 import KimiK3Renderer
@@ -36,9 +33,8 @@ class Both:
 
     def __init__(self, directory: Path) -> None:
         self._own = XtmlRenderer(Vocabulary.from_pretrained(directory))
-        model = ModelConfig(
-            model=str(directory), tokenizer=str(directory), tokenizer_mode="kimi_k3", trust_remote_code=True
-        )
+        where = str(directory)
+        model = ModelConfig(model=where, tokenizer=where, tokenizer_mode="kimi_k3", trust_remote_code=True)
         self.vllm = renderer_from_config(VllmConfig(model_config=model))
         assert isinstance(self.vllm, KimiK3Renderer)
 
@@ -54,9 +50,8 @@ class Both:
         if "reasoning_effort" in body:
             kwargs["reasoning_effort"] = body["reasoning_effort"]
         choice = body.get("tool_choice") if tools else None
-        params = ChatParams(
-            chat_template_kwargs=kwargs, tool_choice=choice, response_format=body.get("response_format")
-        )
+        form = body.get("response_format")
+        params = ChatParams(chat_template_kwargs=kwargs, tool_choice=choice, response_format=form)
         _, prompt = self.vllm.render_messages(messages, params)
         return list(prompt["prompt_token_ids"])
 

@@ -1,23 +1,17 @@
 """Kimi K3's requests and prompts in vLLM's processes, without a server."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from pydantic import ValidationError
 from transformers import AutoTokenizer
-from vllm import SamplingParams
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.exceptions import VLLMValidationError
-from vllm.parser import ParserManager
 from vllm.sampling_params import StructuredOutputsParams
 
-from constrained_k2 import ToolCall, ToolCallSpec, Vocabulary
+from constrained_k2 import ToolCall, Vocabulary
 from constrained_k2.formats import FORMATS
 from constrained_k2.prompts.xtml import render_turn
 from constrained_k2.vllm_plugin.api_server import repair
@@ -29,17 +23,12 @@ from constrained_k2.vllm_plugin.shared.openings import bad_words, count_calls
 from constrained_k2.vllm_plugin.shared.settings import Settings
 from constrained_k2.vllm_plugin.shared.token_limits import token_limits_in
 from constrained_k2.vllm_plugin.shared.vocabularies import Served, vocabulary_of_model
-from tests.vllm_plugin.parsers import adjusted
-from tests.vllm_plugin.patched import patch_vllm
+from tests.kit.tools import tool
+from tests.vllm_plugin.parsers import TOOL, Composed, spec_of
+from tests.vllm_plugin.served import asking
 
 CALLS = [ToolCall("f", 1, '{"a": "<|open|>call tool="}'), ToolCall("call", 2, "{}")]
-TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 USER = {"role": "user", "content": "hi"}
-
-
-@pytest.fixture(scope="module")
-def k3_tokenizer(k3_model: Path) -> Any:
-    return AutoTokenizer.from_pretrained(k3_model, trust_remote_code=True)
 
 
 def spelled(vocabulary: Vocabulary, ids: list[int]) -> list[int]:
@@ -121,9 +110,8 @@ def test_histories_are_repaired_for_tags() -> None:
 
 
 def test_a_chat_gets_a_generation_prompt() -> None:
-    request = chat(
-        USER, {"role": "assistant", "content": "a"}, add_generation_prompt=False, continue_final_message=True
-    )
+    said = {"role": "assistant", "content": "a"}
+    request = chat(USER, said, add_generation_prompt=False, continue_final_message=True)
     prepared(request)
     assert request.add_generation_prompt and not request.continue_final_message
 
@@ -135,11 +123,8 @@ def test_a_message_without_a_meaning_is_refused() -> None:
         prepared(request)
 
 
-MADE = {
-    "role": "assistant",
-    "content": "",
-    "tool_calls": [{"type": "function", "id": "a", "function": {"name": "f", "arguments": "{}"}}],
-}
+CALL = {"type": "function", "id": "a", "function": {"name": "f", "arguments": "{}"}}
+MADE = {"role": "assistant", "content": "", "tool_calls": [CALL]}
 RESULT = {"role": "tool", "content": "r"}
 
 
@@ -159,29 +144,22 @@ def test_results_without_an_id_answer_the_calls_before_them() -> None:
     assert given["messages"][2]["tool_call_id"] == given["messages"][1]["tool_calls"][0]["id"]
     for history, place in (([USER, RESULT], 1), ([USER, MADE, RESULT, RESULT], 3)):
         for result in (RESULT, RESULT | {"tool_call_id": ""}):
-            with pytest.raises(
-                VLLMValidationError, match=rf"^messages\[{place}\]\.tool_call_id: missing.*, and its id\. "
-            ):
+            said = rf"^messages\[{place}\]\.tool_call_id: missing.*, and its id\. "
+            with pytest.raises(VLLMValidationError, match=said):
                 prepared(chat(*history[:-1], result))
         prepared(chat(*history[:-1], RESULT | {"name": "f"}))
         prepared(chat(*history[:-1], RESULT | {"tool_call_id": "unknown"}))
 
 
-def test_names_of_tools(k3_tokenizer: Any) -> None:
+def test_names_of_tools(k3_model: Path) -> None:
     """vLLM refuses a tool without a name, this package one with an empty name; several may have one name."""
     with pytest.raises(ValidationError, match=r"function\.name"):
         chat(USER, tools=[{"type": "function", "function": {}}])
-    patch_vllm()
-    parser = ParserManager.get_parser(
-        tool_parser_name="kimi_constrained", enable_auto_tools=True, tokenizer=k3_tokenizer
-    )
-    unnamed = {"type": "function", "function": {"name": ""}}
+    composed = Composed(AutoTokenizer.from_pretrained(k3_model, trust_remote_code=True))
     with pytest.raises(VLLMValidationError, match=r"tools\[0\]\.function\.name: the name '' is empty"):
-        adjusted(parser, k3_tokenizer, chat(USER, tools=[unnamed]))
-    other = {"type": "function", "function": {"name": "f", "parameters": {"required": ["a"]}}}
-    request = adjusted(parser, k3_tokenizer, chat(USER, tools=[TOOL, other]))
-    (tool,) = ToolCallSpec.from_json(request.vllm_xargs["constrained_k2"]).tools
-    assert [branch.get("required") for branch in tool.parameters["anyOf"]] == [None, ["a"]]
+        composed.chat(tools=[tool("")])
+    (both,) = spec_of(composed.chat(tools=[TOOL, tool("f", {"required": ["a"]})])).tools
+    assert [branch.get("required") for branch in both.parameters["anyOf"]] == [None, ["a"]]
 
 
 @pytest.mark.parametrize("route", ["structured_output", "logits_processor"])
@@ -191,11 +169,10 @@ def test_limits_beside_calls_that_are_forbidden(
 ) -> None:
     """Within a joint of several tokens the masks allow few tokens: vLLM's own limits might forbid them all."""
     monkeypatch.setattr(Served, "wire_format", wire_format)
-    spec = json.dumps({"tools": [TOOL], "tool_choice": "none"})
+    spec = {"tools": [TOOL], "tool_choice": "none"}
     admission = Admission(k3_vocabulary if route == "structured_output" else None)
     for regex in (None, StructuredOutputsParams(regex="a")):  # these are left to vLLM, with its limits
-        params = SamplingParams(extra_args={"constrained_k2": spec}, thinking_token_budget=3, allowed_token_ids=[5],
-                                structured_outputs=regex)  # fmt: skip
+        params = asking(spec, thinking_token_budget=3, allowed_token_ids=[5], structured_outputs=regex)
         call = {"params": params}
         admitted = admission.check(call)
         assert admitted is not None

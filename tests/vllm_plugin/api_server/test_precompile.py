@@ -10,9 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from vllm import SamplingParams
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
@@ -20,15 +17,15 @@ from constrained_k2 import ToolCallSpec, UnsupportedSchema
 from constrained_k2.threads import interruptible
 from constrained_k2.vllm_plugin.api_server import admission, patched_requests, request_hook
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
+from tests.kit.tools import tool
 
 GOOD: dict[str, Any] = {"type": "object"}
 BAD: dict[str, Any] = {"not": {}}
 
 
 def request(schema: Any = GOOD, **fields: Any) -> Any:
-    tool = {"type": "function", "function": {"name": "f", "strict": schema is BAD, "parameters": schema}}
-    message = {"role": "user", "content": "x"}
-    return ChatCompletionRequest.model_validate({"model": "m", "messages": [message], "tools": [tool]} | fields)
+    given = {"tools": [tool("f", schema, strict=schema is BAD)], "messages": [{"role": "user", "content": "x"}]}
+    return ChatCompletionRequest.model_validate({"model": "m"} | given | fields)
 
 
 def precompile(asked: Any) -> RequestState:
@@ -65,8 +62,7 @@ def test_the_thread_sleeps_between_tools(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(time, "sleep", lambda _: sleepers.append(threading.current_thread().name))
     counts = []
     for count in (1, 11):
-        tools = [{"type": "function", "function": {"name": f"f{number}"}} for number in range(count)]
-        asked = request(tools=tools)
+        asked = request(tools=[{"type": "function", "function": {"name": f"f{number}"}} for number in range(count)])
         sleepers.clear()
         state = precompile(asked)
         assert all(name.startswith("constrained_k2 admission") for name in sleepers)
@@ -91,7 +87,7 @@ def test_a_request_is_read_and_compiled_once(monkeypatch: pytest.MonkeyPatch) ->
     good, bad = request(), request(BAD)
     compiled = precompile(good).compiled
     precompile(bad)
-    monkeypatch.setattr(admission, "looked_up", lambda *_: pytest.fail("compiled again"))
+    monkeypatch.setattr(admission, "compiled_over_bytes", lambda *_: pytest.fail("compiled again"))
     monkeypatch.setattr(ToolCallSpec, "from_openai", lambda *_, **__: pytest.fail("read again"))
     monkeypatch.setattr(ToolCallSpec, "from_json", lambda *_, **__: pytest.fail("read again"))
     request_hook.constrain_request(good, thinking=False)

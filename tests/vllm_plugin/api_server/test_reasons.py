@@ -3,24 +3,20 @@
 from typing import Any
 
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from pydantic import ValidationError
 from vllm import SamplingParams
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
-from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.exceptions import VLLMValidationError
 
 from constrained_k2 import ToolCallSpec
 from constrained_k2.vllm_plugin.api_server import admission
 from constrained_k2.vllm_plugin.api_server.admission import Admission
-from constrained_k2.vllm_plugin.api_server.middleware import check_completion, rewritten
+from constrained_k2.vllm_plugin.api_server.middleware import check_completion
 from constrained_k2.vllm_plugin.api_server.reasons import REASONS, Reason
 from constrained_k2.vllm_plugin.api_server.repair import prepare_tags
 from constrained_k2.vllm_plugin.shared.vocabularies import vocabulary_of
-from tests.vllm_plugin.parsers import TOOL, adjusted, chat
+from tests.vllm_plugin.parsers import TOOL, Composed, chat, responses
 
 SPEC = ToolCallSpec.from_openai({"tools": [TOOL]}).to_json()
 FLAT = {"type": "function", "name": "f", "parameters": {"type": "object"}}
@@ -52,7 +48,7 @@ PAIRS = [pytest.param(row, endpoint, id=f"{endpoint} {row.field}") for row in RE
 OTHER_PARSER = {"tool_choice.allowed_tools", "tools[…].format"}  # read by another tool parser
 
 
-def send(endpoint: str, row: Reason, parser_class: Any, tokenizer: Any) -> None:
+def send(endpoint: str, row: Reason, composed: Composed) -> None:
     """Pass a request through what reads it on its way to the engine; a field is a part of the body."""
     fields = FIELDS[row.field]
     match endpoint:
@@ -61,33 +57,34 @@ def send(endpoint: str, row: Reason, parser_class: Any, tokenizer: Any) -> None:
             if row.field.startswith("messages["):  # of Kimi K3
                 prepare_tags({"request": request, "messages": request.messages, "tool_dicts": None})
             if row.field not in OTHER_PARSER:
-                request = adjusted(parser_class, tokenizer, request)
+                request = composed.adjusted(request)
             admission.check_params(request.to_sampling_params(10, {}))
         case "responses":
-            body = {"input": "x", "model": "m", "tools": [FLAT]} | fields
-            asked = ResponsesRequest.model_validate(rewritten(body, "input"))
+            asked = responses(**({"tools": [FLAT]} | fields))
             if row.field not in OTHER_PARSER:
-                adjusted(parser_class, tokenizer, asked)
+                composed.adjusted(asked)
             admission.check_params(asked.to_sampling_params(10, {}))
         case "messages":
             tool = {"name": "f", "input_schema": {"type": "object"}}
             body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}], "tools": [tool]}
             read = AnthropicMessagesRequest.model_validate(body | fields)
             converted = AnthropicServingMessages.to_chat_completion_request(read)
-            adjusted(parser_class, tokenizer, converted)
+            composed.adjusted(converted)
         case "completions":
             body = {"prompt": "x", "model": "m", "vllm_xargs": {"constrained_k2": SPEC}} | fields
             check_completion(body)
         case _:
             params = SamplingParams(extra_args={"constrained_k2": SPEC}, **fields)
-            Admission(vocabulary_of(tokenizer)).check({"params": params, "resumable": row.field == "resumable"})
+            Admission(vocabulary_of(composed.tokenizer)).check(
+                {"params": params, "resumable": row.field == "resumable"}
+            )
 
 
 @pytest.mark.parametrize(("row", "endpoint"), PAIRS)
-def test_a_row_is_refused_on_its_endpoints(row: Reason, endpoint: str, parser_class: Any, tokenizer: Any) -> None:
+def test_a_row_is_refused_on_its_endpoints(row: Reason, endpoint: str, composed: Composed) -> None:
     """By the row's own words, where the refusal is ours: other code that refuses the field would use others."""
     with pytest.raises((VLLMValidationError, ValidationError, ValueError)) as refused:
-        send(endpoint, row, parser_class, tokenizer)
+        send(endpoint, row, composed)
     if row.outcome == "refused" and not row.field.startswith(("structured_outputs.", "response_format")):
         assert str(row.error()).replace("[…]", "[0]") in str(refused.value)
     else:
@@ -96,7 +93,7 @@ def test_a_row_is_refused_on_its_endpoints(row: Reason, endpoint: str, parser_cl
 
 @pytest.mark.parametrize(("row", "endpoint"), [pair for pair in PAIRS if "python" not in pair.values])
 def test_without_the_field_the_request_passes(
-    row: Reason, endpoint: str, parser_class: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+    row: Reason, endpoint: str, composed: Composed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(FIELDS, row.field, {})
-    send(endpoint, row, parser_class, tokenizer)
+    send(endpoint, row, composed)

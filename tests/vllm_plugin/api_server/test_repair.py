@@ -3,25 +3,19 @@
 import copy
 import json
 import sys
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.serve.tokenize.protocol import TokenizeChatRequest
 from vllm.exceptions import VLLMValidationError
 
-from constrained_k2 import InvalidRequest
 from constrained_k2.prompts.special_text import KIMI_SPECIALS
 from constrained_k2.vllm_plugin.api_server import repair
 from constrained_k2.vllm_plugin.api_server.middleware import rewritten
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
-from constrained_k2.vllm_plugin.shared import settings
+from constrained_k2.vllm_plugin.shared.settings import Server, Settings
 from constrained_k2.vllm_plugin.start.apply import owner_of, rows
-from tests.vllm_plugin.patched import patch_vllm
 
 USER = {"role": "user", "content": [{"type": "text", "text": "hi"}]}
 OFF, ON = ({"vllm_xargs": {"constrained_k2_repair": switch}} for switch in ("off", "on"))
@@ -41,26 +35,16 @@ def chat(*messages: Any, **fields: Any) -> Any:
     return ChatCompletionRequest(**rewritten({"model": "k", "messages": [*messages] or [USER]} | fields, "messages"))
 
 
-def set_by_the_operator(monkeypatch: pytest.MonkeyPatch, **ours: Any) -> None:
-    config = SimpleNamespace(additional_config={"constrained_k2": ours})
-    monkeypatch.setattr(settings.Server, "settings", settings.settings_in(config))
-
-
 @pytest.mark.parametrize(
     ("ours", "fields", "is_mended"),
     [({}, {}, True), ({}, OFF, False), ({"repair": False}, {}, False), ({"repair": False}, ON, True), ({"repair": True}, OFF, False)],
 )  # fmt: skip
 def test_who_decides(monkeypatch: pytest.MonkeyPatch, ours: Any, fields: Any, is_mended: bool) -> None:
-    set_by_the_operator(monkeypatch, **ours)
+    monkeypatch.setattr(Server, "settings", Settings(**ours))
     given, found = prepared(chat(**fields))
     assert (found.history_calls, found.exact_arguments) == (0, is_mended)
     assert given["messages"][0]["content"] == ("hi" if is_mended else USER["content"])
     assert given["default_template_content_format"] == ("string" if is_mended else "auto")
-
-
-def test_settings_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidRequest, match=r"additional_config\.constrained_k2\.repair"):
-        set_by_the_operator(monkeypatch, repair="off")
 
 
 def test_the_operators_content_format_and_images_are_left() -> None:
@@ -111,7 +95,6 @@ def asking(arguments: str) -> dict[str, Any]:
 
 
 def postprocess_messages() -> Any:
-    patch_vllm()
     (target,) = (row.target for row in rows() if row.target.endswith(":_postprocess_messages"))
     return getattr(*owner_of(target))
 

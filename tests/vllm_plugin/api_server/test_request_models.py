@@ -12,12 +12,9 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from types import NoneType, SimpleNamespace
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from transformers import AutoTokenizer
 from vllm import SamplingParams
 from vllm.entrypoints.anthropic.protocol import AnthropicCountTokensRequest, AnthropicMessagesRequest
@@ -28,14 +25,13 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.scale_out.token_in_token_out import protocol as scale_out
 from vllm.entrypoints.serve.tokenize.protocol import TokenizeChatRequest
 from vllm.exceptions import VLLMValidationError
-from vllm.parser import ParserManager
 from vllm.version import __version__
 
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
 from constrained_k2.vllm_plugin.api_server import patched_answers, patched_requests
 from constrained_k2.vllm_plugin.api_server.admission import Admission, check_params
 from constrained_k2.vllm_plugin.api_server.middleware import rewritten
-from tests.vllm_plugin.patched import patch_vllm
+from tests.vllm_plugin.parsers import Composed
 
 ROOT = Path(__file__).resolve().parents[3]
 OTHERS = [folder for folder in sorted((ROOT / "build").glob("vllm-*")) if folder.name != f"vllm-{__version__}"]
@@ -69,27 +65,18 @@ INPUTS = {ChatCompletionRequest: "messages", ResponsesRequest: "input", Completi
 """The requests that our middleware reads -> the field that holds their input."""
 
 
-class Reading(NamedTuple):
-    """Our tool parser as vLLM composes it for a tokenizer."""
+class Reading(Composed):
+    """Our tool parser as vLLM composes it for a model's tokenizer."""
 
-    parser: Any
-    tokenizer: Any
-    vocabulary: Vocabulary
+    def __init__(self, directory: Path, reasoning: str | None) -> None:
+        super().__init__(AutoTokenizer.from_pretrained(directory, trust_remote_code=True), reasoning)
+        self.vocabulary = Vocabulary.from_pretrained(directory)
 
 
 @pytest.fixture(scope="module", params=[("kimi_k2", None), ("kimi_k2", "kimi_k2"), ("kimi_k3", "kimi_k3")], ids=str)
 def reading(request: pytest.FixtureRequest, model: Path, k3_model: Path) -> Reading:
-    patch_vllm()
     wire_format, reasoning = request.param
-    directory = k3_model if wire_format == "kimi_k3" else model
-    tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=True)
-    parser = ParserManager.get_parser(
-        tool_parser_name="kimi_k2_constrained",
-        reasoning_parser_name=reasoning,
-        enable_auto_tools=True,
-        tokenizer=tokenizer,
-    )
-    return Reading(parser, tokenizer, Vocabulary.from_pretrained(directory))
+    return Reading(k3_model if wire_format == "kimi_k3" else model, reasoning)
 
 
 def validated(model: Any, body: dict[str, Any]) -> Any:
@@ -124,7 +111,7 @@ def read(request: Any, reading: Reading) -> Any:
     rendered(request, reading)
     if isinstance(request, TokenizeChatRequest):
         return None
-    request = made(reading, request).adjust_request(request)
+    request = reading.make(request).adjust_request(request)
     return admitted(request.to_sampling_params(9, {})), parsed(request, reading)
 
 
@@ -132,19 +119,11 @@ def rendered(request: Any, reading: Reading) -> None:
     async def original(self: Any, request: Any, messages: Any, default_template: Any, # noqa: ARG001, RUF100
                        default_template_content_format: Any, tool_dicts: Any) -> None: ...  # fmt: skip
 
-    renderer = SimpleNamespace(
-        parser=reading.parser,
-        renderer=SimpleNamespace(get_tokenizer=lambda: reading.tokenizer),
-        model_config=SimpleNamespace(trust_remote_code=False),
-    )
-    tools = [each.model_dump() for each in getattr(request, "tools", None) or ()]
-    asyncio.run(
-        patched_requests.preprocess_chat(original)(renderer, request, MESSAGES, "a template", "auto", tools or None)
-    )
-
-
-def made(reading: Reading, request: Any) -> Any:
-    return reading.parser(reading.tokenizer, request.tools)
+    tokenizers = SimpleNamespace(get_tokenizer=lambda: reading.tokenizer)
+    config = SimpleNamespace(trust_remote_code=False)
+    renderer = SimpleNamespace(parser=reading.parser_class, renderer=tokenizers, model_config=config)
+    tools = [each.model_dump() for each in getattr(request, "tools", None) or ()] or None
+    asyncio.run(patched_requests.preprocess_chat(original)(renderer, request, MESSAGES, "a template", "auto", tools))
 
 
 def admitted(params: SamplingParams) -> Any:
@@ -160,8 +139,8 @@ def parsed(request: Any, reading: Reading) -> Any:
     calls = render_tool_calls([ToolCall("f", 0, "{}")] if request.tools else [], vocabulary)
     ids = [*vocabulary.encode("Hm"), stray, *calls, vocabulary.format.turn_end]
     text = vocabulary.decode(ids[:-1])
-    whole = made(reading, request).parse(text, request, enable_auto_tools=True, model_output_token_ids=ids)
-    delta = made(reading, request).parse_delta(text, ids, request, [1, 2], finished=True)
+    whole = reading.make(request).parse(text, request, enable_auto_tools=True, model_output_token_ids=ids)
+    delta = reading.make(request).parse_delta(text, ids, request, [1, 2], finished=True)
     shown = delta.reasoning, delta.content, [call.function.name for call in delta.tool_calls]
     assert shown == (whole[0], whole[1], [call.name for call in whole[2] or ()])
     return shown
@@ -233,15 +212,13 @@ def test_what_vllm_takes_is_taken(name: str, value: Any, reading: Reading) -> No
 
 def test_an_empty_list_of_tools_is_as_with_vllm(reading: Reading) -> None:
     """vLLM refuses an empty list of tools in a chat; other endpoints treat it as no tools."""
-    with pytest.raises((ValueError, VLLMValidationError), match="`tools` must not be an empty array"):
-        validated(*with_no_tools("chat"))
-    for name in ("responses", "messages"):
-        assert read(validated(*with_no_tools(name)), reading) == read(validated(*BODIES[name]), reading)
-
-
-def with_no_tools(name: str) -> tuple[Any, dict[str, Any]]:
-    model, body = BODIES[name]
-    return model, body | {"tools": []}
+    for name in ("chat", "responses", "messages"):
+        model, body = BODIES[name]
+        if name == "chat":
+            with pytest.raises((ValueError, VLLMValidationError), match="`tools` must not be an empty array"):
+                validated(model, body | {"tools": []})
+        else:
+            assert read(validated(model, body | {"tools": []}), reading) == read(validated(model, body), reading)
 
 
 @pytest.mark.parametrize("name", ["chat, tools", "responses, tools", "messages, tools"])
@@ -259,7 +236,7 @@ def test_an_answer_that_the_server_that_generated_it_derenders(count: int, readi
         pytest.skip(f"vLLM {__version__} has no parse_context")
     derenderer = object.__new__(import_module("vllm.renderers.online_derenderer").OnlineDerenderer)
     vars(derenderer).update(
-        parser=reading.parser, model_config=None, enable_auto_tools=True,
+        parser=reading.parser_class, model_config=None, enable_auto_tools=True,
         renderer=SimpleNamespace(get_tokenizer=lambda: reading.tokenizer),
     )  # fmt: skip
     vocabulary, turn_end = reading.vocabulary, reading.vocabulary.format.turn_end

@@ -6,19 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from vllm import SamplingParams
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
 from constrained_k2 import ToolCall, Vocabulary, parse_completion, render_tool_calls
 from constrained_k2.vllm_plugin.api_server.stop_strings import TextTokens
 from constrained_k2.vllm_plugin.shared.flags import XARGS_KEY
-from tests.parsing.transcripts import ids_of, random_parts
-from tests.parsing.xtml import encoded, random_turn, written
+from tests.parsing.transcripts import encoded, ids_of_text, random_parts, random_turn, written
 from tests.vllm_plugin.parsers import TOOL
-from tests.vllm_plugin.patched import patch_vllm
 
 CONSTRAINT = {XARGS_KEY: json.dumps({"tools": [TOOL]})}
 
@@ -32,44 +27,29 @@ def assert_text(ids: list[int], vocabulary: Vocabulary, prompt: list[int]) -> st
     return parsed.content
 
 
-def test_tokens_of_the_text_are_those_of_the_content(vocabulary: Vocabulary) -> None:
-    chance, texts = random.Random(4), 0
+def test_tokens_of_the_text_are_those_of_the_content(vocabulary: Vocabulary, k3_vocabulary: Vocabulary) -> None:
+    chance, texts, texts_of_k3 = random.Random(4), 0, 0
+    k3_opening = ids_of_text("<|open|>think<|sep|>", k3_vocabulary)
     for _ in range(200):
-        ids = ids_of(random_parts(chance, vocabulary), vocabulary)
+        ids = encoded(random_parts(chance), vocabulary)
         texts += bool(assert_text(ids, vocabulary, [1]))
         opened = [*vocabulary.encode("Hm 北"), vocabulary.format.think_end, *ids]
         assert_text(opened, vocabulary, [1, vocabulary.format.think_begin])
-    assert texts > 100
-
-
-def test_tokens_of_the_text_in_kimi_k3s_turns(k3_vocabulary: Vocabulary) -> None:
-    chance, texts = random.Random(4), 0
-    (opening,) = {k3_vocabulary.format.located(k3_vocabulary.format.reasoning_opening)}
-    assert opening is not None
-    prompt = [
-        token_id
-        for piece in opening
-        for token_id in ([piece] if isinstance(piece, int) else k3_vocabulary.encode(piece.decode()))
-    ]
-    assert k3_vocabulary.opens_reasoning(prompt)
-    for _ in range(200):
         turn = random_turn(chance)
-        ids = encoded(written(turn), k3_vocabulary)
-        texts += bool(assert_text(ids, k3_vocabulary, [1] if turn.reasoning is None else prompt))
-    assert texts > 100
+        prompt = [1] if turn.reasoning is None else k3_opening
+        texts_of_k3 += bool(assert_text(encoded(written(turn), k3_vocabulary), k3_vocabulary, prompt))
+    assert texts > 100 and texts_of_k3 > 100
+    assert k3_vocabulary.opens_reasoning(k3_opening)
 
 
 def detokenized(
     tokenizer: Any, ids: list[int], prompt: list[int], size: int, extra: dict[str, Any] | None, **params: Any
 ) -> tuple[str, str | None, int]:
     """vLLM's text of tokens that come ``size`` at a time, the stop string that ended it, and the tokens kept."""
-    patch_vllm()
-    asked: Any = SimpleNamespace(
-        request_id="",
-        sampling_params=SamplingParams(skip_special_tokens=False, spaces_between_special_tokens=False, extra_args=extra, **params),
-        prompt_token_ids=prompt,
-        prompt_embeds=None,
-    )  # fmt: skip
+    sampling = SamplingParams(
+        skip_special_tokens=False, spaces_between_special_tokens=False, extra_args=extra, **params
+    )
+    asked: Any = SimpleNamespace(request_id="", sampling_params=sampling, prompt_token_ids=prompt, prompt_embeds=None)
     detokenizer = IncrementalDetokenizer.from_new_request(tokenizer, asked)
     text, stop = "", None
     for start in range(0, len(ids), size):
@@ -94,9 +74,8 @@ def test_a_stop_string_is_found_in_the_text_alone(
     ended = detokenized(tokenizer, [*reasoning, *text, *rest], before, size, CONSTRAINT, stop=["x", "END"])
     assert ended[:2] == (f"{whole}The ", "END")
     assert len(reasoning) + len(text) < ended[2] < len([*reasoning, *text, *rest])
-    shown = detokenized(
-        tokenizer, [*reasoning, *text, *rest], before, size, CONSTRAINT, stop=["END"], include_stop_str_in_output=True
-    )
+    stops = {"stop": ["END"], "include_stop_str_in_output": True}
+    shown = detokenized(tokenizer, [*reasoning, *text, *rest], before, size, CONSTRAINT, **stops)
     assert shown[:2] == (f"{whole}The END", "END")
     calling = [*reasoning, *text, *call]
     for stop in (["END"], ["f:0", '"a"', "京</think>It", "京<", ">It", "It is 北京. <|tool_calls_section_begin|>"]):

@@ -5,9 +5,6 @@ import tracemalloc
 from typing import Annotated, Any
 
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from fastapi import Body, FastAPI
 from fastapi.testclient import TestClient
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest

@@ -6,9 +6,6 @@ import re
 from typing import Annotated, Any
 
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from fastapi import Body, FastAPI
 from fastapi.testclient import TestClient
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
@@ -17,12 +14,12 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.openai.responses.utils import construct_tool_dicts
 from vllm.exceptions import VLLMValidationError
 
-from constrained_k2 import ToolCallSpec, Vocabulary
+from constrained_k2 import Vocabulary
 from constrained_k2.request.tools import TextFormat
-from constrained_k2.vllm_plugin.api_server import admission, functions
+from constrained_k2.vllm_plugin.api_server import functions
 from constrained_k2.vllm_plugin.api_server.middleware import BodyMiddleware, rewritten
-from tests.vllm_plugin.parsers import TOOL, adjusted, chat, make
-from tests.vllm_plugin.patched import patch_vllm
+from tests.kit.tools import tool
+from tests.vllm_plugin.parsers import TOOL, Composed, chat, responses, spec_of
 
 F = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}
 WEB = {"type": "web_search"}
@@ -35,31 +32,18 @@ OTHERS = [
     {"type": "code_interpreter", "container": {"type": "auto"}},
     {"type": "mcp", "server_label": "docs", "server_url": "http://localhost"},
 ]
-G = {"type": "function", "function": {"name": "g"}}
-
-
-@pytest.fixture(autouse=True)
-def patched() -> None:
-    patch_vllm()
-
-
-def responses(**fields: Any) -> ResponsesRequest:
-    return ResponsesRequest.model_validate(rewritten({"input": "x", "model": "m"} | fields, "input"))
-
-
-def spec_of(request: Any) -> ToolCallSpec:
-    return ToolCallSpec.from_json(request.vllm_xargs["constrained_k2"])
+G = tool("g")
 
 
 def names_of(request: Any) -> list[str]:
-    return [tool.name for tool in spec_of(request).tools]
+    return [each.name for each in spec_of(request).tools]
 
 
-def test_the_constraint_has_the_functions_of_the_prompt(parser_class: Any, tokenizer: Any) -> None:
-    request = adjusted(parser_class, tokenizer, responses(tools=[*OTHERS, F, NAMESPACE, CUSTOM]))
+def test_the_constraint_has_the_functions_of_the_prompt(composed: Composed) -> None:
+    request = composed.adjusted(responses(tools=[*OTHERS, F, NAMESPACE, CUSTOM]))
     assert names_of(request) == ["f", "crm__find", "patch"]
     shown = construct_tool_dicts(request.tools, request.tool_choice)
-    assert shown is not None and [tool["function"]["name"] for tool in shown] == names_of(request)
+    assert shown is not None and [each["function"]["name"] for each in shown] == names_of(request)
     assert spec_of(request).tools[2].parameters["required"] == ["input"]  # vLLM shows a custom tool as this function
 
 
@@ -69,29 +53,25 @@ IN_CHATS = {"type": "custom", "custom": {"name": "patch", "description": "Applie
 
 
 @pytest.mark.parametrize("choice", ["auto", {"type": "custom", "name": "patch"}], ids=str)
-def test_the_grammar_of_a_custom_tool(parser_class: Any, tokenizer: Any, choice: Any) -> None:
+def test_the_grammar_of_a_custom_tool(composed: Composed, choice: Any) -> None:
     """vLLM sees a custom tool of free text, in chats its function; the constraint has the grammar."""
     tools = [NAMESPACE, {**CUSTOM, "format": FORM}, F]
     request = responses(tools=tools, tool_choice=choice)
-    assert construct_tool_dicts(request.tools, "auto") == construct_tool_dicts(
-        responses(tools=[NAMESPACE, CUSTOM, F]).tools, "auto"
-    )
-    spec = spec_of(adjusted(parser_class, tokenizer, request))
-    forms = {tool.name: tool.format for tool in spec.tools}
-    expected = TextFormat("lark", FORM["definition"])
-    assert forms == (
-        {"patch": expected} if isinstance(choice, dict) else {"crm__find": None, "patch": expected, "f": None}
-    )
+    plain = responses(tools=[NAMESPACE, CUSTOM, F])
+    assert construct_tool_dicts(request.tools, "auto") == construct_tool_dicts(plain.tools, "auto")
+    spec = spec_of(composed.adjusted(request))
+    forms, expected = {each.name: each.format for each in spec.tools}, TextFormat("lark", FORM["definition"])
+    assert forms == ({} if isinstance(choice, dict) else {"crm__find": None, "f": None}) | {"patch": expected}
     assert set(request.vllm_xargs) == {"constrained_k2"}
     if isinstance(choice, dict):
         choice = {"type": "custom", "custom": {"name": "patch"}}
     asked = chat(tools=[G, IN_CHATS], tool_choice=choice)
     assert isinstance(asked, ChatCompletionRequest) and asked.tools is not None
-    shown = {tool["function"]["name"]: tool["function"] for tool in construct_tool_dicts(request.tools, "auto") or ()}
+    shown = {each["function"]["name"]: each["function"] for each in construct_tool_dicts(request.tools, "auto") or ()}
     shown["patch"]["parameters"]["properties"]["input"].pop("description")
     assert asked.tools[1].function.parameters == shown["patch"]["parameters"]
-    (tool,) = (tool for tool in spec_of(adjusted(parser_class, tokenizer, asked)).tools if tool.name == "patch")
-    assert tool.format == expected
+    (patch,) = (each for each in spec_of(composed.adjusted(asked)).tools if each.name == "patch")
+    assert patch.format == expected
 
 
 @pytest.mark.parametrize(
@@ -102,9 +82,9 @@ def test_the_grammar_of_a_custom_tool(parser_class: Any, tokenizer: Any, choice:
         ({**FORM, "definition": "start: /a(?=b)/"}, "tools[name='patch'].format.definition: the terminal '/a(?=b)/'"),
     ],
 )
-def test_a_wrong_grammar_is_refused_with_its_place(parser_class: Any, tokenizer: Any, form: Any, problem: str) -> None:
+def test_a_wrong_grammar_is_refused_with_its_place(composed: Composed, form: Any, problem: str) -> None:
     with pytest.raises(VLLMValidationError, match=re.escape(problem)):
-        adjusted(parser_class, tokenizer, responses(tools=[{**CUSTOM, "format": form}]))
+        composed.adjusted(responses(tools=[{**CUSTOM, "format": form}]))
 
 
 def test_switched_off_a_grammar_is_for_vllm_to_refuse() -> None:
@@ -113,49 +93,46 @@ def test_switched_off_a_grammar_is_for_vllm_to_refuse() -> None:
 
 
 @pytest.mark.parametrize("written", ["[]", "{", 7, '{"x": {}}'])
-def test_a_client_that_writes_the_middlewares_field(parser_class: Any, tokenizer: Any, written: Any) -> None:
+def test_a_client_that_writes_the_middlewares_field(composed: Composed, written: Any) -> None:
     request = responses(tools=[CUSTOM], vllm_xargs={"constrained_k2_text_formats": written})
     with pytest.raises(VLLMValidationError, match="must be formats by the numbers of their tools"):
-        adjusted(parser_class, tokenizer, request)
+        composed.adjusted(request)
 
 
-@pytest.mark.parametrize("tool", OTHERS, ids=lambda tool: tool["type"])
-def test_where_no_function_is_left_no_call_is_allowed(parser_class: Any, tokenizer: Any, tool: Any) -> None:
-    request = adjusted(parser_class, tokenizer, responses(tools=[tool], text={"format": {"type": "json_object"}}))
+@pytest.mark.parametrize("other", OTHERS, ids=lambda other: other["type"])
+def test_where_no_function_is_left_no_call_is_allowed(composed: Composed, other: Any) -> None:
+    request = composed.adjusted(responses(tools=[other], text={"format": {"type": "json_object"}}))
     assert (spec_of(request).tools, spec_of(request).max_calls) == ((), 0)
 
 
 @pytest.mark.parametrize("fields", [{}, {"tools": [WEB]}], ids=str)
-def test_without_functions_no_special_token_is_shown(
-    parser_class: Any, tokenizer: Any, vocabulary: Vocabulary, fields: Any
-) -> None:
+def test_without_functions_no_special_token_is_shown(composed: Composed, vocabulary: Vocabulary, fields: Any) -> None:
     """vLLM's text has Kimi's markers, whatever is asked for. Spelled in ordinary tokens a marker is text."""
     markers, spelled = vocabulary.format, "<|tool_calls_section_end|>"
     texts = [[markers.section_begin], vocabulary.encode("a"), [markers.call_end], vocabulary.encode(spelled)]
     for asked in (True, False):
-        request = adjusted(parser_class, tokenizer, responses(skip_special_tokens=asked, **fields))
+        request = composed.adjusted(responses(skip_special_tokens=asked, **fields))
 
         def shown(ids: list[int], request: Any = request) -> str:
-            return str(tokenizer.decode(ids, skip_special_tokens=request.skip_special_tokens))
+            return str(composed.tokenizer.decode(ids, skip_special_tokens=request.skip_special_tokens))
 
         ids = [markers.think_end, *itertools.chain(*texts)]
-        whole = make(parser_class, tokenizer, request).parse(shown(ids), request, True, ids)[1]
-        stream = make(parser_class, tokenizer, request)
-        deltas = [
-            stream.parse_delta(shown(part), part, request, [1], finished=part is texts[-1])
-            for part in ([markers.think_end], *texts)
-        ]
-        streamed = "".join(delta.content or "" for delta in deltas if delta is not None)
+        whole = composed.whole(request, ids, shown(ids))[1]
+        streamed = composed.stream(request, [(part, shown(part)) for part in ([markers.think_end], *texts)])[0][1]
         expected = f"a{spelled}" if asked else shown(ids[1:])
         assert whole.removeprefix("</think>") == streamed.removeprefix("</think>") == expected
 
 
-def test_what_is_left_out_is_logged_once(parser_class: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_left_out_is_logged_once(composed: Composed, caplog: pytest.LogCaptureFixture) -> None:
     functions._warn_once.cache_clear()
     for _ in range(3):
-        adjusted(parser_class, tokenizer, responses(tools=[WEB, F]))
+        composed.adjusted(responses(tools=[WEB, F]))
     (line,) = (record.getMessage() for record in caplog.records if "web_search" in record.getMessage())
     assert "not in the prompt and not callable" in line
+
+
+def flat(mode: str, *tools: Any) -> dict[str, Any]:
+    return {"type": "allowed_tools", "mode": mode, "tools": [*tools]}
 
 
 @pytest.mark.parametrize(
@@ -163,17 +140,16 @@ def test_what_is_left_out_is_logged_once(parser_class: Any, tokenizer: Any, capl
     [
         ({"type": "custom", "name": "patch"}, ["patch"], "required"),
         ({"type": "function", "name": "find"}, ["crm__find"], "required"),
-        ({"type": "allowed_tools", "mode": "auto", "tools": [WEB, {"type": "function", "name": "f"}]}, ["f"], "auto"),
-        ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "find"}]},
-         ["crm__find"], "required"),
-        ({"type": "allowed_tools", "mode": "auto", "tools": [WEB]}, ["f", "crm__find", "patch"], "none"),
+        (flat("auto", WEB, {"type": "function", "name": "f"}), ["f"], "auto"),
+        (flat("required", {"type": "function", "name": "find"}), ["crm__find"], "required"),
+        (flat("auto", WEB), ["f", "crm__find", "patch"], "none"),
         (None, ["f", "crm__find", "patch"], "auto"),
     ],
-)  # fmt: skip
-def test_choices_on_responses(parser_class: Any, tokenizer: Any, choice: Any, names: list[str], mode: str) -> None:
+)
+def test_choices_on_responses(composed: Composed, choice: Any, names: list[str], mode: str) -> None:
     request = responses(tools=[WEB, F, NAMESPACE, CUSTOM], tool_choice=choice)
-    spec = spec_of(adjusted(parser_class, tokenizer, request))
-    assert ([tool.name for tool in spec.tools], spec.choice) == (names, mode)
+    spec = spec_of(composed.adjusted(request))
+    assert ([each.name for each in spec.tools], spec.choice) == (names, mode)
 
 
 @pytest.mark.parametrize(
@@ -181,16 +157,13 @@ def test_choices_on_responses(parser_class: Any, tokenizer: Any, choice: Any, na
     [
         ([WEB], "required", "tool_choice"),
         ([WEB, F], {"type": "web_search_preview"}, "tool_choice"),
-        ([WEB, F], {"type": "allowed_tools", "mode": "required", "tools": [WEB]}, "tool_choice"),
-        ([F], {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "h"}]},
-         "tool_choice.tools[0]"),
+        ([WEB, F], flat("required", WEB), "tool_choice"),
+        ([F], flat("auto", {"type": "function", "name": "h"}), "tool_choice.tools[0]"),
     ],
-)  # fmt: skip
-def test_choices_that_need_what_is_left_out(
-    parser_class: Any, tokenizer: Any, tools: Any, choice: Any, location: str
-) -> None:
+)
+def test_choices_that_need_what_is_left_out(composed: Composed, tools: Any, choice: Any, location: str) -> None:
     with pytest.raises(VLLMValidationError) as refused:
-        adjusted(parser_class, tokenizer, responses(tools=tools, tool_choice=choice))
+        composed.adjusted(responses(tools=tools, tool_choice=choice))
     assert refused.value.parameter == location
 
 
@@ -201,11 +174,11 @@ def allowed(mode: str, *names: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("mode", ["auto", "required"])
 @pytest.mark.parametrize("flat", [False, True])
-def test_allowed_tools_on_chat_completions(parser_class: Any, tokenizer: Any, mode: str, flat: bool) -> None:
+def test_allowed_tools_on_chat_completions(composed: Composed, mode: str, flat: bool) -> None:
     choice = allowed(mode, "g")
     request = chat(tools=[TOOL, G], tool_choice=choice["allowed_tools"] | {"type": "allowed_tools"} if flat else choice)
     assert request.tool_choice == mode and len(request.tools) == 2  # the prompt has all tools
-    adjusted(parser_class, tokenizer, request)
+    composed.adjusted(request)
     assert (names_of(request), spec_of(request).choice) == (["g"], mode)
     assert request.to_sampling_params(10, {}).extra_args.keys() == {"constrained_k2"}
 
@@ -220,21 +193,15 @@ def test_allowed_tools_on_chat_completions(parser_class: Any, tokenizer: Any, mo
         ({"type": "allowed_tools", "allowed_tools": []}, "tool_choice.allowed_tools"),
     ],
 )
-def test_allowed_tools_that_are_wrong(parser_class: Any, tokenizer: Any, choice: Any, location: str) -> None:
+def test_allowed_tools_that_are_wrong(composed: Composed, choice: Any, location: str) -> None:
     with pytest.raises(VLLMValidationError, match=re.escape(location)) as refused:
-        adjusted(parser_class, tokenizer, chat(tool_choice=choice))
+        composed.chat(tool_choice=choice)
     assert refused.value.parameter == location
 
 
 def test_allowed_tools_of_a_request_that_is_not_constrained() -> None:
     with pytest.raises(VLLMValidationError, match="Invalid value for `function`"):
         chat(tool_choice=allowed("auto", "f"), vllm_xargs={"constrained_k2": "off"})
-
-
-def test_allowed_tools_on_a_server_with_another_tool_parser() -> None:
-    params = chat(tool_choice=allowed("auto", "f")).to_sampling_params(10, {})
-    with pytest.raises(ValueError, match="tool_choice.allowed_tools: cannot be combined with another tool parser"):
-        admission.check_params(params)
 
 
 @pytest.mark.parametrize(("fields", "choice"), [({}, "auto"), ({"tools": None}, None)])
@@ -269,22 +236,20 @@ def test_bodies_pass_the_middleware() -> None:
     pieces = iter([(text := json.dumps(body).encode())[:10], text[10:]])
     headers = {"content-type": "application/json"}
     assert client.post("/v1/chat/completions", content=pieces, headers=headers).json()["choice"] == "required"
-    assert client.post("/v1/responses", json={"input": "x", "tools": [F], "tool_choice": None}).json() == {
-        "choice": "auto"
-    }
+    unset = {"input": "x", "tools": [F], "tool_choice": None}
+    assert client.post("/v1/responses", json=unset).json() == {"choice": "auto"}
     beams = {"prompt": "x", "use_beam_search": True}
     assert client.post("/v1/completions", json=beams).json() == {"beams": True}
-    refused = client.post(
-        "/v1/completions", json=beams | {"vllm_xargs": {"constrained_k2": json.dumps({"tools": [F]})}}
-    )
-    assert refused.status_code == 400 and "use_beam_search: cannot be combined" in refused.text
-    for xargs, words in (
-        ({"constrained_k2": "{"}, "must be JSON"),
-        ({"constrained_k2_allowed_tools": "{}"}, "allowed_tools"),
+    constraint = {"constrained_k2": json.dumps({"tools": [F]})}
+    streamed = {"prompt": "x", "stream": True}
+    for bad, words in (
+        (beams | {"vllm_xargs": constraint}, "use_beam_search: cannot be combined"),
+        (streamed | {"vllm_xargs": {"constrained_k2": "{"}}, "must be JSON"),
+        (streamed | {"vllm_xargs": {"constrained_k2_allowed_tools": "{}"}}, "allowed_tools"),
     ):
-        refused = client.post("/v1/completions", json={"prompt": "x", "stream": True, "vllm_xargs": xargs})
+        refused = client.post("/v1/completions", json=bad)
         assert refused.status_code == 400 and words in refused.text
-    good = {"prompt": "x", "stream": True, "vllm_xargs": {"constrained_k2": json.dumps({"tools": [F]})}}
+    good = streamed | {"vllm_xargs": constraint}
     assert client.post("/v1/completions", json=good).json() == {"beams": False}
     assert client.post("/v1/completions", json=good | {"n": "x"}).status_code == 422, "vLLM's own model refuses it"
     assert client.post("/v1/chat/completions", content=b"{", headers=headers).status_code == 422

@@ -5,9 +5,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
 
@@ -17,14 +14,22 @@ from constrained_k2.vllm_plugin.shared import byte_compiler
 from constrained_k2.vllm_plugin.shared.constraint import constraint_in, is_tagged, precompile_of
 from constrained_k2.vllm_plugin.shared.counters import EngineCounters
 from constrained_k2.vllm_plugin.shared.token_limits import token_limits_in
-from tests.vllm_plugin.arriving import NO_VALUE, SLOW, TOOLS, intake_of, one_tool, request, tag_of
+from tests.vllm_plugin.arriving import NO_VALUE, SLOW, TOOLS, intake_of, one_tool, request, tag_of, taken
 from tests.vllm_plugin.faults import Panic
+
+
+def tagged(extra: Any = None, *, parser: Any = None, **tag: Any) -> SamplingParams:
+    return SamplingParams(structured_outputs=parser or tag_of(**tag), extra_args=extra)
 
 
 def declared(vocabulary: Vocabulary, text: str) -> list[int]:
     special, encode = vocabulary.special_tokens, vocabulary.encode
     header = [special["<|im_system|>"], *encode("tool_declare"), special["<|im_middle|>"]]
     return [*header, *encode(text), vocabulary.format.turn_end, special["<|im_user|>"], *encode("user")]
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
 @pytest.mark.parametrize("route", ["structured_output", "logits_processor"])
@@ -39,17 +44,9 @@ def test_a_tag_is_taken_over(vocabulary: Vocabulary, counters: EngineCounters, r
     intake_of(vocabulary, route).take(asked)
     got = asked.sampling_params
     assert got is not None and got.extra_args is not None and got.max_tokens == 77
-    assert constraint_in(got.extra_args) == ToolCallSpec.from_openai(
-        {
-            "tools": TOOLS,
-            "tool_choice": "required",
-            "first_index": 2,
-            "parallel_tool_calls": False,
-            "undeclared_keys": "allow",
-            "undeclared_calls": "nearest",
-            "max_calls": 4,
-        }
-    )
+    body = {"tools": TOOLS, "tool_choice": "required", "first_index": 2, "parallel_tool_calls": False,
+            "undeclared_keys": "allow", "undeclared_calls": "nearest", "max_calls": 4}  # fmt: skip
+    assert constraint_in(got.extra_args) == ToolCallSpec.from_openai(body)
     assert got.extra_args["constrained_k2_finish_reserve"] == 9 and got.extra_args["mine"] == 1
     assert token_limits_in(got.extra_args).allowed_token_ids == (5, 6)
     if route == "structured_output":
@@ -68,18 +65,13 @@ def test_a_tag_is_taken_over(vocabulary: Vocabulary, counters: EngineCounters, r
      (None, "", {"reasoning": "enabled"}, True)],
 )  # fmt: skip
 def test_who_may_reason(vocabulary: Vocabulary, last: str | None, parser: str, tag: Any, thinks: bool) -> None:
-    ids = [5] if last is None else [5, getattr(vocabulary.format, last)]
-    asked = request(SamplingParams(structured_outputs=tag_of(**tag)), ids)
+    asked = request(tagged(**tag), [5] if last is None else [5, getattr(vocabulary.format, last)])
     made = intake_of(vocabulary)
     assert made._adoption is not None
     made._adoption._reasons = bool(parser)
     made.take(asked)
-    assert asked.sampling_params is not None
-    constraint = constraint_in(asked.sampling_params.extra_args)
+    constraint = constraint_in(asked.sampling_params and asked.sampling_params.extra_args)
     assert constraint is not None and constraint.thinking is thinks
-
-
-FOREIGN = StructuredOutputsParams(structural_tag='{"type": "structural_tag", "format": {"type": "any_text"}}')
 
 
 def test_a_turn_that_the_prompt_continues_stays_vllms(
@@ -90,37 +82,39 @@ def test_a_turn_that_the_prompt_continues_stays_vllms(
     earlier = [markers.think_begin, 7, markers.section_begin, markers.turn_end]
     text = [*earlier, markers.think_begin, 7, markers.think_end, 8]
     for ids in ([*earlier, markers.think_begin, 7], [*earlier, markers.section_begin, markers.call_begin, 7]):
-        intake_of(vocabulary).take(request(SamplingParams(structured_outputs=tag_of()), ids))
+        taken(vocabulary, tagged(), ids)
     assert counters.left["option"] == 2 and "ends inside" in caplog.text
     for ids in ([*earlier, 7], [*earlier, markers.think_begin], text):
-        intake_of(vocabulary).take(request(SamplingParams(structured_outputs=tag_of()), ids))
+        taken(vocabulary, tagged(), ids)
     assert counters.adopted["tag"] == 3
 
 
+FOREIGN = StructuredOutputsParams(structural_tag='{"type": "structural_tag", "format": {"type": "any_text"}}')
+
+
 @pytest.mark.parametrize(
-    ("reason", "structured", "extra", "fields"),
+    ("reason", "params", "fields"),
     [
-        ("format", FOREIGN, None, {}),
-        ("tools", tag_of(), {"constrained_k2": "xgrammar"}, {}),  # an engine that the server does not offer
-        ("tools", tag_of(), {"constrained_k2_undeclared_keys": 7}, {}),
-        ("tools", tag_of(), {"constrained_k2_finish_reserve": "x"}, {}),
-        ("tools", tag_of(), {"constrained_k2_max_calls": 0}, {}),
-        ("tools", tag_of(), {"constrained_k2_repeated_calls": "never"}, {}),
-        ("option", tag_of(), {"constrained_k2": "off"}, {}),
-        ("option", tag_of(), None, {"ids": None}),
-        ("option", tag_of(), None, {"resumable": True}),
+        ("format", tagged(parser=FOREIGN), {}),
+        ("tools", tagged({"constrained_k2": "xgrammar"}), {}),  # an engine that the server does not offer
+        ("tools", tagged({"constrained_k2_undeclared_keys": 7}), {}),
+        ("tools", tagged({"constrained_k2_finish_reserve": "x"}), {}),
+        ("tools", tagged({"constrained_k2_max_calls": 0}), {}),
+        ("tools", tagged({"constrained_k2_repeated_calls": "never"}), {}),
+        ("option", tagged({"constrained_k2": "off"}), {}),
+        ("option", tagged(), {"prompt_token_ids": None}),
+        ("option", tagged(), {"resumable": True}),
     ],
 )
 def test_what_cannot_be_adopted_stays_vllms(
     vocabulary: Vocabulary, counters: EngineCounters, caplog: pytest.LogCaptureFixture,
-    reason: str, structured: Any, extra: Any, fields: Any,
+    reason: str, params: SamplingParams, fields: Any,
 ) -> None:  # fmt: skip
-    asked = request(SamplingParams(structured_outputs=structured, extra_args=extra), **fields)
-    intake_of(vocabulary).take(asked)
-    assert asked.sampling_params is not None
-    assert asked.sampling_params.structured_outputs is structured and asked.sampling_params.extra_args == extra
+    structured, extra = params.structured_outputs, params.extra_args
+    got = taken(vocabulary, params, fields=fields)
+    assert got.structured_outputs is structured and got.extra_args == extra
     assert counters.left[reason] == sum(counters.left.values()) == 1 and not any(counters.adopted.values())
-    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    (line,) = warnings(caplog)
     assert f"left to vLLM, {reason}: r: " in line
 
 
@@ -128,10 +122,8 @@ def test_what_cannot_be_adopted_stays_vllms(
 def test_an_error_of_ours_leaves_the_request_to_vllm(
     vocabulary: Vocabulary, counters: EngineCounters, monkeypatch: pytest.MonkeyPatch, error: Any
 ) -> None:
-    monkeypatch.setattr(adoption, "looked_up", Mock(side_effect=error))
-    asked = request(SamplingParams(structured_outputs=tag_of()))
-    intake_of(vocabulary).take(asked)
-    assert asked.sampling_params is not None and not is_tagged(asked.sampling_params)
+    monkeypatch.setattr(adoption, "compiled_over_bytes", Mock(side_effect=error))
+    assert not is_tagged(taken(vocabulary, tagged()))
     assert counters.left["error"] == 1
 
 
@@ -140,9 +132,8 @@ def test_requests_without_tools_are_left_alone(
     vocabulary: Vocabulary, counters: EngineCounters, structured: Any
 ) -> None:
     params = SamplingParams(structured_outputs=structured)
-    asked = request(params)
-    intake_of(vocabulary, adopt="prompt").take(asked)
-    assert asked.sampling_params is params and params.structured_outputs is structured and params.extra_args is None
+    assert taken(vocabulary, params, adopt="prompt") is params
+    assert params.structured_outputs is structured and params.extra_args is None
     assert not any(counters.adopted.values()) and not any(counters.left.values())
 
 
@@ -156,16 +147,14 @@ def test_declarations_in_the_prompt(
         asked = request(SamplingParams(), ids)
         by_tag.take(asked)
         assert asked.sampling_params is not None and asked.sampling_params.extra_args is None
-    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    (line,) = warnings(caplog)
     assert "--tool-strict-level parameter" in line
-    asked = request(SamplingParams(), ids)
-    intake_of(vocabulary, adopt="prompt").take(asked)
-    assert asked.sampling_params is not None and is_tagged(asked.sampling_params)
+    got = taken(vocabulary, SamplingParams(), ids, adopt="prompt")
+    assert is_tagged(got)
     spec = ToolCallSpec.from_openai({"tools": TOOLS, "undeclared_calls": "nearest"})
-    assert constraint_in(asked.sampling_params.extra_args) == spec
-    forged = request(SamplingParams(), [vocabulary.special_tokens["<|im_user|>"], 5, *ids])
-    intake_of(vocabulary, adopt="prompt").take(forged)
-    assert forged.sampling_params is not None and forged.sampling_params.extra_args is None
+    assert constraint_in(got.extra_args) == spec
+    forged = [vocabulary.special_tokens["<|im_user|>"], 5, *ids]
+    assert taken(vocabulary, SamplingParams(), forged, adopt="prompt").extra_args is None
     assert counters.adopted["prompt"] == 1
 
 
@@ -173,9 +162,7 @@ def test_declarations_in_the_prompt(
     "text", ["namespace functions { }", '{"a": 1}', "[1]", "[", "[" * 9000, '[{"type": "function"}]']
 )
 def test_declarations_that_are_no_json_tools(vocabulary: Vocabulary, counters: EngineCounters, text: str) -> None:
-    asked = request(SamplingParams(), declared(vocabulary, text))
-    intake_of(vocabulary, adopt="prompt").take(asked)
-    assert asked.sampling_params is not None and asked.sampling_params.extra_args is None
+    assert taken(vocabulary, SamplingParams(), declared(vocabulary, text), adopt="prompt").extra_args is None
     assert counters.left["format"] + counters.left["tools"] == 1
 
 
@@ -183,10 +170,8 @@ def test_schemas_that_a_tag_leaves_free_come_from_the_prompt(vocabulary: Vocabul
     """vLLM's level "function" sends names without schemas, the prompt both."""
     free = [{"type": "function", "function": tool["function"] | {"strict": False}} for tool in TOOLS]
     for adopt, parameters in (("tag", {"type": "object"}), ("prompt", TOOLS[1]["function"]["parameters"])):
-        asked = request(SamplingParams(structured_outputs=tag_of(tools=free)), declared(vocabulary, json.dumps(TOOLS)))
-        intake_of(vocabulary, adopt=adopt).take(asked)
-        assert asked.sampling_params is not None
-        constraint = constraint_in(asked.sampling_params.extra_args)
+        got = taken(vocabulary, tagged(tools=free), declared(vocabulary, json.dumps(TOOLS)), adopt=adopt)
+        constraint = constraint_in(got.extra_args)
         assert constraint is not None and constraint.tools[1].parameters == parameters
 
 
@@ -201,7 +186,7 @@ def test_a_schema_that_takes_too_long_is_not_compiled_again_at_once(
     build = Mock(side_effect=compiler._build)
     monkeypatch.setattr(compiler, "_build", build)
     for _ in range(3):
-        taking.take(request(SamplingParams(structured_outputs=tag_of(tools=one_tool(SLOW)))))
+        taking.take(request(tagged(tools=one_tool(SLOW))))
     assert counters.adopted["tag"] == 3
     assert sum("patternProperties" in call.args[0] for call in build.call_args_list) == 1
 
@@ -209,12 +194,8 @@ def test_a_schema_that_takes_too_long_is_not_compiled_again_at_once(
 def test_a_tool_without_a_grammar_takes_any_object(
     vocabulary: Vocabulary, counters: EngineCounters, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = request(SamplingParams(structured_outputs=tag_of(tools=[*one_tool(NO_VALUE), *TOOLS])))
-    intake_of(vocabulary).take(asked)
-    constraint = constraint_in(asked.sampling_params and asked.sampling_params.extra_args)
-    assert constraint is not None and [tool.parameters for tool in constraint.tools] == [
-        {"type": "object"},
-        *(tool["function"]["parameters"] for tool in TOOLS),
-    ]
+    constraint = constraint_in(taken(vocabulary, tagged(tools=[*one_tool(NO_VALUE), *TOOLS])).extra_args)
+    kept = [tool["function"]["parameters"] for tool in TOOLS]
+    assert constraint is not None and [tool.parameters for tool in constraint.tools] == [{"type": "object"}, *kept]
     assert counters.adopted["tag"] == 1
     assert "not enforced in a schema: 'f': # (no value satisfies this schema: any JSON object" in caplog.text

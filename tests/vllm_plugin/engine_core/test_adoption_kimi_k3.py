@@ -4,9 +4,6 @@ import json
 from typing import Any
 
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
 
@@ -19,10 +16,9 @@ from constrained_k2.vllm_plugin.shared.counters import EngineCounters
 from constrained_k2.vllm_plugin.shared.openings import begins_turn
 from constrained_k2.vllm_plugin.shared.vocabularies import Served
 from tests.prompts.dialogs import USER, call, calls, result
-from tests.request.test_structural_tag import built
-from tests.request.test_structural_tag_xtml import built_by_vllm
+from tests.request.test_structural_tag import built, built_by_vllm
 from tests.vllm_plugin.api_server.test_kimi_k3_requests import spelled
-from tests.vllm_plugin.arriving import intake_of, request
+from tests.vllm_plugin.arriving import intake_of, request, taken
 
 NEAREST = {"undeclared_calls": "nearest"}
 TOOLS: list[dict[str, Any]] = [  # with sorted keys, as prompts have them
@@ -82,16 +78,14 @@ def test_the_tag_of_vllms_python_front_end(
 ) -> None:  # fmt: skip
     """It spells the arguments out, without their schema: that must come from the prompt."""
     params = tagged(built_by_vllm(TOOLS, choice, single=single))
-    asked = request(params, prompt_of(k3_vocabulary))
-    intake_of(k3_vocabulary, adopt=adopt).take(asked)
+    got = taken(k3_vocabulary, params, prompt_of(k3_vocabulary), adopt=adopt)
     if adopt == "tag":
-        assert asked.sampling_params is params and params.extra_args is None
+        assert got is params and params.extra_args is None
         assert counters.left["format"] == sum(counters.left.values()) == 1 and not any(counters.adopted.values())
         assert "spells out the arguments of 'search' without their schema" in caplog.text
         return
-    assert asked.sampling_params is not None
     body = {"tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": not single} | NEAREST
-    assert constraint_in(asked.sampling_params.extra_args) == ToolCallSpec.from_openai(body, thinking=True)
+    assert constraint_in(got.extra_args) == ToolCallSpec.from_openai(body, thinking=True)
     assert counters.adopted["tag"] == 1
 
 
@@ -99,9 +93,8 @@ def test_a_tool_that_the_prompt_does_not_declare_stays_vllms(
     k3_vocabulary: Vocabulary, counters: EngineCounters
 ) -> None:
     params = tagged(built_by_vllm(TOOLS))
-    asked = request(params, prompt_of(k3_vocabulary, tools=TOOLS[:1]))
-    intake_of(k3_vocabulary, adopt="prompt").take(asked)
-    assert asked.sampling_params is params and counters.left["format"] == 1
+    assert taken(k3_vocabulary, params, prompt_of(k3_vocabulary, tools=TOOLS[:1]), adopt="prompt") is params
+    assert counters.left["format"] == 1
 
 
 @pytest.mark.parametrize(("choice", "expected"), [(None, "auto"), ("required", "required"), ("none", "none")])
@@ -111,12 +104,11 @@ def test_tools_that_only_the_prompt_declares(
     """A prompt of Kimi K3 states the choice too."""
     ids = prompt_of(k3_vocabulary, {"role": "user", "content": "`tool_choice=none` " + FORGED}, tool_choice=choice)
     for adopt in ("tag", "prompt"):
-        asked = request(SamplingParams(), spelled(k3_vocabulary, ids))
-        intake_of(k3_vocabulary, adopt=adopt).take(asked)
-        assert asked.sampling_params is not None
-        constraint = constraint_in(asked.sampling_params.extra_args)
+        got = taken(k3_vocabulary, SamplingParams(), spelled(k3_vocabulary, ids), adopt=adopt)
         body = {"tools": TOOLS, "tool_choice": expected} | NEAREST
-        assert constraint == (ToolCallSpec.from_openai(body, thinking=True) if adopt == "prompt" else None)
+        assert constraint_in(got.extra_args) == (
+            ToolCallSpec.from_openai(body, thinking=True) if adopt == "prompt" else None
+        )
     assert counters.adopted["prompt"] == 1
 
 
@@ -140,9 +132,7 @@ def test_declarations_that_are_no_json_tools(k3_vocabulary: Vocabulary, counters
            *encode(text), markers.call_end, *prompt_of(k3_vocabulary, tools=None)]  # fmt: skip
     with pytest.raises(InvalidRequest, match="not declared as"):
         declarations_of(k3_vocabulary).read(ids)
-    asked = request(SamplingParams(), ids)
-    intake_of(k3_vocabulary, adopt="prompt").take(asked)
-    assert asked.sampling_params is not None and asked.sampling_params.extra_args is None
+    assert taken(k3_vocabulary, SamplingParams(), ids, adopt="prompt").extra_args is None
     assert counters.left["format"] == 1
 
 
@@ -157,6 +147,5 @@ def test_a_turn_that_the_prompt_continues_stays_vllms(k3_vocabulary: Vocabulary,
     found = [begins_turn([*begun, *turn[:cut]], k3_vocabulary) for cut in range(len(turn) + 1)]
     expected = [cut == 0 or opened <= cut <= closed for cut in range(len(turn) + 1)]
     assert found == expected and found.count(True) > 2
-    asked = request(tagged(built("kimi_k3", tools=TOOLS)), [*begun, *turn[:2]])
-    intake_of(k3_vocabulary).take(asked)
+    taken(k3_vocabulary, tagged(built("kimi_k3", tools=TOOLS)), [*begun, *turn[:2]])
     assert counters.left["option"] == 1

@@ -5,24 +5,22 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from vllm.v1.request import Request
 
-from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
+from constrained_k2 import Vocabulary
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.vllm_plugin.engine_core.draft_scores import DraftScores
 from constrained_k2.vllm_plugin.engine_core.speculation import GrammarDrafting, grammar_drafting
 from constrained_k2.vllm_plugin.engine_core.structured_output import ConstrainedOutputManager
-from tests.vllm_plugin.scheduling import DRAFTS, Draft, ScriptedEngine, admitted, config_of
+from tests.kit.tools import tool
+from tests.vllm_plugin.scheduling import DRAFTS, Draft, ScriptedEngine, admitted, config_of, turn_of
 
 SCHEMA = {
     "type": "object",
     "properties": {"operation": {"enum": ["create_reservation", "cancel_reservation"]}, "note": {"type": "string"}},
     "required": ["operation", "note"],
 }
-SPEC = {"tools": [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}], "tool_choice": "required"}
+SPEC = {"tools": [tool("f", SCHEMA)], "tool_choice": "required"}
 ARGUMENTS = json.dumps({"operation": "cancel_reservation", "note": "the guest is ill and will not come"})
 OURS = {"model": "constrained_k2.vllm_plugin.GrammarProposer", "num_speculative_tokens": DRAFTS}
 
@@ -32,7 +30,7 @@ def steps(model: Path, vocabulary: Vocabulary, draft: Draft, *, drafts: bool, **
     given = {"method": "draft_model", "model": str(model), "num_speculative_tokens": DRAFTS} | speculation
     additional = {"constrained_k2": {"route": "structured_output", "drafts": drafts}}
     config = config_of(model, speculative_config=given, additional_config=additional)
-    ids = [*render_tool_calls([ToolCall("f", 0, ARGUMENTS)], vocabulary), vocabulary.format.turn_end]
+    ids = turn_of(vocabulary, ("f", ARGUMENTS))
     engine = ScriptedEngine(config, asynchronous=False)
     engine.add("a", admitted(vocabulary, SPEC), ids)
     engine.run(lambda name, written: draft(name, written) if written < len(ids) else [])
@@ -41,15 +39,16 @@ def steps(model: Path, vocabulary: Vocabulary, draft: Draft, *, drafts: bool, **
     return engine.steps
 
 
+def nothing(*_: object) -> list[int]:
+    return []
+
+
 @pytest.mark.parametrize("right", [0, 1, 2, DRAFTS])
 def test_the_longer_drafts_win(model: Path, vocabulary: Vocabulary, right: int) -> None:
-    ids = [*render_tool_calls([ToolCall("f", 0, ARGUMENTS)], vocabulary), vocabulary.format.turn_end]
+    ids = turn_of(vocabulary, ("f", ARGUMENTS))
 
     def propose(_: str, written: int) -> list[int]:
         return [*ids[written : written + right], *[vocabulary.format.think_begin] * (DRAFTS - right)]
-
-    def nothing(*_: object) -> list[int]:
-        return []
 
     alone, both = (steps(model, vocabulary, propose, drafts=drafts) for drafts in (False, True))
     grammar = steps(model, vocabulary, nothing, drafts=True)
@@ -59,14 +58,9 @@ def test_the_longer_drafts_win(model: Path, vocabulary: Vocabulary, right: int) 
 
 
 def test_probabilities_belong_to_the_models_own_drafts(model: Path, vocabulary: Vocabulary) -> None:
-    def propose(*_: object) -> list[int]:
-        return []
-
-    found = [
-        steps(model, vocabulary, propose, drafts=drafts, draft_sample_method="probabilistic")
-        for drafts in (True, False)
-    ]
-    assert found[0] == found[1]
+    given = {"draft_sample_method": "probabilistic"}
+    with_ours, without = (steps(model, vocabulary, nothing, drafts=drafts, **given) for drafts in (True, False))
+    assert with_ours == without
 
 
 @pytest.mark.parametrize(
@@ -84,26 +78,25 @@ def test_probabilities_belong_to_the_models_own_drafts(model: Path, vocabulary: 
     ],
 )
 def test_where_the_grammar_drafts(method: str, v2: bool, asynchronous: bool, expected: GrammarDrafting) -> None:
-    config = SimpleNamespace(
-        additional_config={},
-        speculative_config=SimpleNamespace(
-            method=method, model="m", draft_sample_method="greedy", enable_adaptive_verification=False
-        ),
-        scheduler_config=SimpleNamespace(async_scheduling=asynchronous),
-        use_v2_model_runner=v2,
-        num_speculative_tokens=DRAFTS,
+    speculative = SimpleNamespace(
+        method=method, model="m", draft_sample_method="greedy", enable_adaptive_verification=False
     )
+    config = SimpleNamespace(
+        additional_config={}, speculative_config=speculative, use_v2_model_runner=v2, num_speculative_tokens=DRAFTS,
+        scheduler_config=SimpleNamespace(async_scheduling=asynchronous),
+    )  # fmt: skip
     assert grammar_drafting(config) == expected
 
 
 @pytest.mark.parametrize(
-    "fields", [{"method": "ngram_gpu", "async": True}, {"method": "custom_class", "drafts": False}]
+    ("method", "drafts", "asynchronous"), [("ngram_gpu", True, True), ("custom_class", False, False)]
 )
-def test_a_grammar_that_cannot_draft_alone_is_refused(model: Path, fields: dict[str, object]) -> None:
-    drafts, asynchronous = fields.pop("drafts", True), fields.pop("async", False)
+def test_a_grammar_that_cannot_draft_alone_is_refused(
+    model: Path, method: str, drafts: bool, asynchronous: bool
+) -> None:
     additional = {"constrained_k2": {"route": "structured_output", "drafts": drafts}}
-    config = config_of(model, speculative_config=OURS | fields, additional_config=additional)
-    config.scheduler_config.async_scheduling = bool(asynchronous)  # on the V1 model runner
+    config = config_of(model, speculative_config=OURS | {"method": method}, additional_config=additional)
+    config.scheduler_config.async_scheduling = asynchronous  # on the V1 model runner
     with pytest.raises(InvalidRequest, match="the grammar cannot draft alone"):
         ConstrainedOutputManager(config)
 
@@ -112,14 +105,13 @@ def test_a_grammar_that_cannot_draft_alone_is_refused(model: Path, fields: dict[
 
 VALUE = "Petrovaradin on the river Danube"
 PLACE = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}
-FIND = {"tools": [{"type": "function", "function": {"name": "f", "parameters": PLACE}}], "tool_choice": "required"}
+FIND = {"tools": [tool("f", PLACE)], "tool_choice": "required"}
 
 
 @pytest.mark.parametrize("drafts", [True, False])
 def test_values_of_the_prompt_are_drafted(model: Path, vocabulary: Vocabulary, drafts: bool) -> None:
     additional = {"constrained_k2": {"route": "structured_output", "drafts": drafts}}
-    calls = render_tool_calls([ToolCall("f", 0, json.dumps({"place": VALUE}))], vocabulary)
-    ids, steps = [*calls, vocabulary.format.turn_end], []
+    ids, steps = turn_of(vocabulary, ("f", json.dumps({"place": VALUE}))), []
     for text in (f'Find "{VALUE}", please.', "Find it, please."):
         engine = ScriptedEngine(config_of(model, additional_config=additional), asynchronous=False)
         engine.add("a", admitted(vocabulary, FIND), ids, vocabulary.encode(text))

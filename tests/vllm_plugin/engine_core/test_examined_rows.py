@@ -4,18 +4,13 @@ import random
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 import numpy as np
+import pytest
 import torch
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.worker import gpu_model_runner
 
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
 from constrained_k2.vllm_plugin.engine_core import scheduler
@@ -26,9 +21,10 @@ from constrained_k2.vllm_plugin.shared.row_probe import RowProbe
 from constrained_k2.vllm_plugin.worker import patched_rows
 from scripts.bundled_samples.ordinary import TOOLS
 from tests.kit.walks import walk
+from tests.vllm_plugin.declining import MaskingEngine
 from tests.vllm_plugin.masks import mask_after
 from tests.vllm_plugin.patched import patch_vllm
-from tests.vllm_plugin.scheduling import ScriptedEngine, admitted, config_of, drafter
+from tests.vllm_plugin.scheduling import admitted, config_of, drafter
 
 SPEC = {"tools": list(TOOLS[:3]), "tool_choice": "required"}
 PARAMETERS = [tool["function"].get("parameters", {}) for tool in TOOLS[:3]]
@@ -51,8 +47,8 @@ def is_overridden(prefix: Sequence[int], mask: np.ndarray, size: int) -> bool:
     return not mask[likeliest >> 5] >> (likeliest & 31) & 1
 
 
-class ExaminingEngine(ScriptedEngine):
-    """Masks rows of logits as a V1 model runner does; what is sampled is the script's token, whatever is likeliest."""
+class ExaminingEngine(MaskingEngine):
+    """Samples the script's token, whatever is likeliest."""
 
     def __init__(self, *args: Any, size: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -60,15 +56,9 @@ class ExaminingEngine(ScriptedEngine):
 
     def _sample(self, scheduled: SchedulerOutput, masks: GrammarOutput | None) -> ModelRunnerOutput:
         if masks is not None:
-            names = list(reversed(scheduled.num_scheduled_tokens))  # the runner's batch has an order of its own
-            rows = [
-                logits_after([*self.outputs[name], *drafts[:offset]], self.size)
-                for name in names
-                for drafts in [scheduled.scheduled_spec_decode_tokens.get(name, [])]
-                for offset in range(len(drafts) + 1)
-            ]
-            batch = SimpleNamespace(req_ids=names)
-            gpu_model_runner.apply_grammar_bitmask(scheduled, masks, batch, torch.stack(rows))
+            names = reversed(scheduled.num_scheduled_tokens)  # the runner's batch has an order of its own
+            drafts = {name: scheduled.scheduled_spec_decode_tokens.get(name, []) for name in names}
+            self.masked_logits(scheduled, masks, drafts, lambda _, ids: logits_after(ids, self.size))
         return super()._sample(scheduled, masks)
 
 
@@ -107,7 +97,6 @@ def overridden(vocabulary: Vocabulary, ids: list[int]) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asynchronous", [False, True])
 def test_every_override_is_counted_and_none_is_invented(
     model: Path, vocabulary: Vocabulary, counters: EngineCounters, *, asynchronous: bool
 ) -> None:
@@ -120,7 +109,6 @@ def test_every_override_is_counted_and_none_is_invented(
     assert counters.changed_rows == sum(overridden(vocabulary, ids) for ids in scripts.values()) > 20
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
 def test_rows_of_drafts_and_of_requests_that_are_preempted(
     model: Path, vocabulary: Vocabulary, counters: EngineCounters, *, asynchronous: bool
 ) -> None:

@@ -9,10 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
-import torch
 from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.sampling_params import StructuredOutputsParams
@@ -20,12 +16,13 @@ from vllm.sampling_params import StructuredOutputsParams
 from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec, Vocabulary
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.vllm_plugin.engine_core import structured_output
-from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar
 from constrained_k2.vllm_plugin.shared.matcher_factory import MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.shared.settings import Settings
-from constrained_k2.vocabulary.bitmask import TokenSet, allowed_ids, words_per_row
+from constrained_k2.vocabulary.bitmask import allowed_ids
+from tests.kit.tools import tool
+from tests.kit.walks import ids_of
 from tests.vllm_plugin.faults import ERRORS, STEPS, Fault
-from tests.vllm_plugin.masks import row_of
+from tests.vllm_plugin.masks import allowed_by, grammar_of
 from tests.vllm_plugin.scheduling import ScriptedEngine, admitted, config_of, drafter
 
 pytestmark = pytest.mark.usefixtures("masks_by_llguidance")  # faults are injected there
@@ -67,8 +64,7 @@ class WatchedEngine(ScriptedEngine):
 
 
 def body(name: str, choice: str = "required") -> dict[str, Any]:
-    tools = [{"type": "function", "function": {"name": each, "parameters": PARAMETERS}} for each in (name, name + "_2")]
-    return {"tools": tools, "tool_choice": choice}
+    return {"tools": [tool(each, PARAMETERS) for each in (name, name + "_2")], "tool_choice": choice}
 
 
 def requests(vocabulary: Vocabulary) -> dict[str, tuple[SamplingParams, list[int]]]:
@@ -90,7 +86,7 @@ def script(factory: MatcherFactory, params: SamplingParams, prompt: list[int], s
     matcher, chance = factory.matcher(compiled, PromptInfo(len(prompt), prompt[-1:]), params), random.Random(seed)
     markers = factory.vocabulary.format
     while not matcher.is_terminated() and matcher.num_tokens < LENGTH:
-        allowed = allowed_ids(row_of(matcher)).tolist()
+        allowed = ids_of(matcher)
         likely = [token for token in (markers.section_begin, markers.turn_end) if token in allowed]
         token = likely[0] if likely and chance.random() < 0.2 else chance.choice(allowed)
         assert matcher.accept_tokens([token])
@@ -154,7 +150,9 @@ def arm_of(model: Path, vocabulary: Vocabulary) -> Iterator[Callable[[str, str],
         made: dict[int, MatcherFactory] = {}
 
         def factory(config: VllmConfig) -> MatcherFactory:
-            return made.setdefault(id(config), MatcherFactory(config)) if id(config) not in made else made[id(config)]
+            if id(config) not in made:
+                made[id(config)] = MatcherFactory(config)
+            return made[id(config)]
 
         patch.setattr(structured_output, "MatcherFactory", factory)
         yield cache(lambda settings, arm: Arm(model, vocabulary, settings, arm))
@@ -237,36 +235,28 @@ def test_a_failed_mask_is_an_error_where_a_stop_is_legal(vocabulary: Vocabulary,
     spec = {"tools": body("f", "auto")["tools"], "tool_choice": "auto",
             "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "integer"}}}}  # fmt: skip
     matcher = Compiler(vocabulary).compile(ToolCallSpec.from_openai(spec)).matcher()
-    stop = vocabulary.format.turn_end
-    grammar = ToolCallGrammar(matcher, TokenSet((stop,), vocabulary.size), "a")
+    grammar, stop = grammar_of(matcher), vocabulary.format.turn_end
     assert grammar.accept_tokens("a", vocabulary.encode("1"))
     assert grammar.validate_tokens([stop]) == [stop]
-    bitmask = torch.full((2, words_per_row(vocabulary.size)), -1, dtype=torch.int32)
     with Fault("engine fill", error, 0).in_request(lambda: matcher):
-        grammar.fill_bitmask(bitmask, 1)
-    assert allowed_ids(bitmask[1].numpy()).tolist() == [stop]
+        assert allowed_by(grammar, vocabulary) == [stop]
     assert not grammar.accept_tokens("a", [stop])
-    assert bool((bitmask[0] == -1).all())
 
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_fault_behind_a_draft_that_is_not_taken_ends_nothing(vocabulary: Vocabulary, error: str) -> None:
     """Unless it is a mistake: then the matcher's state is lost."""
     matcher = Compiler(vocabulary).compile(ToolCallSpec.from_openai(body("f"))).matcher()
-    stop = vocabulary.format.turn_end
-    grammar = ToolCallGrammar(matcher, TokenSet((stop,), vocabulary.size), "a")
-    header = [vocabulary.format.section_begin, vocabulary.format.call_begin, *vocabulary.encode("functions.f:0")]
-    assert grammar.accept_tokens("a", [*header, vocabulary.format.argument_begin])
-    bitmask = torch.zeros((2, words_per_row(vocabulary.size)), dtype=torch.int32)
+    grammar, markers = grammar_of(matcher), vocabulary.format
+    header = [markers.section_begin, markers.call_begin, *vocabulary.encode("functions.f:0"), markers.argument_begin]
+    assert grammar.accept_tokens("a", header)
     draft, other = vocabulary.encode('{"'), vocabulary.encode("{")
     assert grammar.accept_tokens("a", draft)
     with Fault("engine fill", error, 0).in_request(lambda: matcher):
-        grammar.fill_bitmask(bitmask, 0)
+        allowed_by(grammar, vocabulary)
     grammar.rollback(len(draft))
     assert grammar.accept_tokens("a", other) is (error == "announced")
-    grammar.fill_bitmask(bitmask, 1)
-    allowed = allowed_ids(bitmask[1].numpy()).tolist()
-    assert (allowed == [stop]) is (error != "announced")
+    assert (allowed_by(grammar, vocabulary) == [markers.turn_end]) is (error != "announced")
 
 
 @pytest.mark.parametrize("error", ERRORS)

@@ -9,30 +9,29 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 import numpy as np
+import pytest
 import torch
 
 import constrained_k2
-from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
+from constrained_k2 import Vocabulary
 from constrained_k2.threads import compile_pool
 from constrained_k2.turn.intent import Intent
 from constrained_k2.vllm_plugin.api_server.admission import check_params
 from constrained_k2.vllm_plugin.shared.constraint import tag
 from constrained_k2.vllm_plugin.shared.declining import Declining
 from constrained_k2.vllm_plugin.shared.row_plan import NamedRow, PlannedRow
-from tests.vllm_plugin.parsers import chat, make
-from tests.vllm_plugin.scheduling import ScriptedEngine, config_of
+from tests.kit.tools import tool
+from tests.vllm_plugin.parsers import Composed, chat
+from tests.vllm_plugin.scheduling import ScriptedEngine, config_of, turn_of
 
 PACKAGE = Path(constrained_k2.__file__).parent
 PAGE = PACKAGE.parent / "docs" / "contributing" / "architecture.md"
 MOST = 24
-TOOL = {"type": "function", "function": {"name": "move", "parameters": {
-    "type": "object", "properties": {"to": {"type": "string"}, "steps": {"type": "integer"}}, "required": ["to"],
-}}}  # fmt: skip
+MOVE = tool(
+    "move",
+    {"type": "object", "properties": {"to": {"type": "string"}, "steps": {"type": "integer"}}, "required": ["to"]},
+)
 
 
 @contextmanager
@@ -63,17 +62,16 @@ def followed() -> list[list[str]]:
     return [re.findall(r"^\d+\. `([\w/.]+)`", part, re.MULTILINE) for part in text.split("\n**")[1:]]
 
 
-@pytest.mark.parametrize("parser_class", ["kimi_k2"], indirect=True)
+@pytest.mark.parametrize("composed", ["kimi_k2"], indirect=True)
 def test_the_page_follows_a_request(
-    model: Path, vocabulary: Vocabulary, parser_class: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+    model: Path, vocabulary: Vocabulary, composed: Composed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compile_pool, "_pool", compile_pool._Pool())  # older threads are not traced
-    written = [*vocabulary.encode("So:"), *render_tool_calls([ToolCall("move", 0, '{"to": "up"}')], vocabulary)]
-    script = [*written, vocabulary.format.turn_end]
+    script = turn_of(vocabulary, ("move", '{"to": "up"}'), text="So:")
     engine = ScriptedEngine(config_of(model, speculative_config=None), asynchronous=False)
     with traced() as before_the_model:
-        request = chat(tools=[TOOL])
-        request = make(parser_class, tokenizer, request).adjust_request(request)
+        request = chat(tools=[MOVE])
+        request = composed.make(request).adjust_request(request)
         params = request.to_sampling_params(1000, {})
         check_params(params, first=True)
     params.update_from_generation_config({"eos_token_id": list(vocabulary.format.stop_ids)}, script[-1])
@@ -88,7 +86,7 @@ def test_the_page_follows_a_request(
     with traced() as in_the_worker, Declining().around(logits, [0], [NamedRow(PlannedRow(0, 0), None, intent)]):
         pass
     with traced() as behind_the_model:
-        _, content, calls = make(parser_class, tokenizer, request).parse(
+        _, content, calls = composed.make(request).parse(
             vocabulary.decode(script), request, enable_auto_tools=True, model_output_token_ids=script
         )
     assert (content, calls[0].id) == ("So:", "functions.move:0")

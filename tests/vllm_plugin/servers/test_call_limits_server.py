@@ -10,12 +10,14 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
 from constrained_k2.evaluation.server import VllmServer
-from tests.vllm_plugin.asking import MESSAGES
+from tests.kit.tools import tool
+from tests.vllm_plugin.asking import MESSAGES, claude, events, post
+from tests.vllm_plugin.servers.answers import only_choice
 
 pytestmark = pytest.mark.server
 
 SCHEMA = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "additionalProperties": False}
-TOOL = {"type": "function", "function": {"name": "count", "parameters": SCHEMA}}
+TOOL = tool("count", SCHEMA)
 FORBID = {"constrained_k2_repeated_calls": "forbid"}
 
 
@@ -26,8 +28,8 @@ def script(vocabulary: Vocabulary, *values: int) -> list[int]:
 
 
 def ask(server: VllmServer, xargs: dict[str, Any], **fields: Any) -> httpx.Response:
-    body = {"model": "kimi-k2", "messages": MESSAGES, "tools": [TOOL], "tool_choice": "required", "max_tokens": 300}
-    answer = httpx.post(f"{server.url}/v1/chat/completions", json=body | {"vllm_xargs": xargs} | fields, timeout=300)
+    given = {"messages": MESSAGES, "tools": [TOOL], "tool_choice": "required", "max_tokens": 300, "vllm_xargs": xargs}
+    answer = post(server, "/v1/chat/completions", **given | fields)
     assert answer.status_code == 200 or "error" in answer.json(), answer.text
     return answer
 
@@ -38,8 +40,7 @@ def test_a_repeated_call_is_not_made(server: VllmServer, vocabulary: Vocabulary)
     made = [json.loads(call["function"]["arguments"]) for call in choice["message"]["tool_calls"]]
     assert made == [{"n": 1}, {"n": 2}] and choice["finish_reason"] == "tool_calls"
     assert choice["constrained_k2"] == {"declined_call": "count"}
-    lines = ask(server, xargs, stream=True).text.splitlines()
-    chunks = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    chunks = events(ask(server, xargs, stream=True))
     parts = [part for chunk in chunks for part in chunk["choices"][0]["delta"].get("tool_calls") or ()]
     assert {part["index"] for part in parts} == {0, 1}
     assert [json.loads(part["function"]["arguments"]) for part in parts] == made
@@ -51,11 +52,8 @@ def test_a_turn_ends_after_its_last_call(server: VllmServer, vocabulary: Vocabul
     assert len(choice["message"]["tool_calls"]) == 3 and choice["finish_reason"] == "tool_calls"
     bias = {str(vocabulary.format.call_begin): 100.0}
     spec = {"tools": [TOOL], "tool_choice": "required", "max_calls": 3}
-    body = {"model": "kimi-k2", "prompt": "Hi", "max_tokens": 600, "logit_bias": bias, "return_token_ids": True}
-    answer = httpx.post(
-        f"{server.url}/v1/completions", json=body | {"vllm_xargs": {"constrained_k2": json.dumps(spec)}}, timeout=300
-    )
-    (choice,) = answer.json()["choices"]
+    body = {"prompt": "Hi", "max_tokens": 600, "logit_bias": bias, "return_token_ids": True}
+    choice = only_choice(server, "/v1/completions", **body, vllm_xargs={"constrained_k2": json.dumps(spec)})
     assert choice["token_ids"].count(vocabulary.format.call_begin) == 3
 
 
@@ -66,11 +64,7 @@ def test_wrong_values_are_named(server: VllmServer, field: str) -> None:
 
 
 def test_the_messages_endpoint_takes_both(server: VllmServer, vocabulary: Vocabulary) -> None:
-    body = {
-        "model": "kimi-k2", "max_tokens": 300, "messages": MESSAGES, "tool_choice": {"type": "any"},
-        "tools": [{"name": "count", "input_schema": SCHEMA}],
-        "vllm_xargs": FORBID | {"constrained_k2_max_calls": 5, "script": script(vocabulary, 1, 1)},
-    }  # fmt: skip
-    answer = httpx.post(f"{server.url}/v1/messages", json=body, timeout=300)
-    assert answer.status_code == 200, answer.text
-    assert [block["input"] for block in answer.json()["content"] if block["type"] == "tool_use"] == [{"n": 1}]
+    xargs = FORBID | {"constrained_k2_max_calls": 5, "script": script(vocabulary, 1, 1)}
+    tools = [{"name": "count", "input_schema": SCHEMA}]
+    seen = claude(server, max_tokens=300, tool_choice={"type": "any"}, tools=tools, vllm_xargs=xargs)
+    assert [json.loads(arguments) for _, _, arguments in seen.calls] == [{"n": 1}]

@@ -1,11 +1,9 @@
 """Declined calls on real servers: a random model means none of its calls, so each is declined at its name."""
 
-import json
 from time import monotonic, sleep
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
@@ -15,7 +13,8 @@ from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.evaluation.server_metrics import parse_counters, total
 from constrained_k2.vllm_plugin.start.apply import vllm_version
 from tests.kit.servers import RUST, on
-from tests.vllm_plugin.asking import MESSAGES, WEATHER
+from tests.vllm_plugin.asking import MESSAGES, WEATHER, chat_choices, events, post, respond
+from tests.vllm_plugin.servers.answers import said
 
 pytestmark = pytest.mark.server
 
@@ -39,8 +38,8 @@ def shown(answer: httpx.Response) -> Any:
 
 def ask(server: VllmServer, vocabulary: Vocabulary, script: list[int], **fields: Any) -> httpx.Response:
     xargs = DECLINE | {"script": script}
-    body = {"model": "kimi-k2", "messages": MESSAGES, "tools": [WEATHER], "max_tokens": 60, "vllm_xargs": xargs}
-    return httpx.post(f"{server.url}/v1/chat/completions", json=body | {"return_token_ids": True} | fields, timeout=300)
+    body = {"messages": MESSAGES, "tools": [WEATHER], "max_tokens": 60, "return_token_ids": True, "vllm_xargs": xargs}
+    return post(server, "/v1/chat/completions", **body | fields)
 
 
 @pytest.mark.parametrize("place", ["alone", "behind text"])
@@ -54,11 +53,7 @@ def test_neither_a_call_nor_a_marker_is_shown(server: VllmServer, vocabulary: Vo
     assert choice["finish_reason"] == "stop"
     assert not choice["message"].get("tool_calls") and choice["message"]["content"] == text
     assert choice["constrained_k2"] == {"declined_call": ""}
-    chunks = [
-        json.loads(line.removeprefix("data: "))["choices"][0]
-        for line in ask(server, vocabulary, script, stream=True).text.splitlines()
-        if line.startswith("data: {")
-    ]
+    chunks = [event["choices"][0] for event in events(ask(server, vocabulary, script, stream=True))]
     assert "".join(chunk["delta"].get("content") or "" for chunk in chunks) == text
     assert not any(chunk["delta"].get("tool_calls") for chunk in chunks)
     assert [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]] == ["stop"]
@@ -76,10 +71,9 @@ def test_what_must_be_called_is_called_and_counted(server: VllmServer, vocabular
 
     before, calls = counts(), 0
     xargs = DECLINE | {"constrained_k2_finish_reserve": 300}
+    required: dict[str, Any] = {"tool_choice": "required", "max_tokens": 400, "vllm_xargs": xargs}
     for number in range(2):
-        choice = shown(
-            ask(server, vocabulary, [], tool_choice="required", seed=number, max_tokens=400, vllm_xargs=xargs)
-        )
+        choice = shown(ask(server, vocabulary, [], seed=number, **required))
         assert choice["finish_reason"] == "tool_calls"
         assert {call["function"]["name"] for call in choice["message"]["tool_calls"]} == {"get_weather"}
         calls += len(choice["message"]["tool_calls"])
@@ -99,19 +93,12 @@ def test_diagnostics_beside_a_declined_call(server: VllmServer, vocabulary: Voca
 
 def test_every_endpoint(server: VllmServer, vocabulary: Vocabulary) -> None:
     script = scripts(vocabulary)["behind text"]
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=300)
-    extra = {"vllm_xargs": DECLINE | {"script": script}}
-    tool: Any = {"type": "function", **WEATHER["function"]}
-    response = client.responses.create(model="kimi-k2", input="Hi?", tools=[tool], extra_body=extra)
-    assert response.status == "completed" and response.output_text == "Hi"
-    assert {item.type for item in response.output} == {"message"}
-    messages: Any = MESSAGES
-    tools: Any = [WEATHER]
-    several = client.chat.completions.create(
-        model="kimi-k2", messages=messages, tools=tools, n=2, max_tokens=60, extra_body=extra
-    )
-    assert [choice.finish_reason for choice in several.choices] == ["stop", "stop"]
-    assert [choice.message.content for choice in several.choices] == ["Hi", "Hi"]
+    extra: dict[str, Any] = {"vllm_xargs": DECLINE | {"script": script}}
+    response = respond(server, input="Hi?", tools=[{"type": "function", **WEATHER["function"]}], **extra)
+    assert (response["status"], said(response)) == ("completed", "Hi")
+    assert {item["type"] for item in response["output"]} == {"message"}
+    several = chat_choices(server, tools=[WEATHER], n=2, max_tokens=60, **extra)
+    assert [(seen.reason, seen.content) for seen in several] == [("stop", "Hi")] * 2
 
 
 @on(
@@ -120,12 +107,8 @@ def test_every_endpoint(server: VllmServer, vocabulary: Vocabulary) -> None:
 )
 def test_other_parsers_keep_the_nearest_name(server: VllmServer, vocabulary: Vocabulary) -> None:
     """vLLM's parsers of Kimi K2 take the section's end for the name of a call, or show it: nothing is declined there."""
-    markers = vocabulary.format
+    fields: Any = {"logit_bias": {str(vocabulary.format.section_begin): PUSH}, "tool_choice": "auto", "seed": 1}
     xargs = DECLINE | {"constrained_k2_finish_reserve": 300}
-    body = {
-        "model": "kimi-k2", "messages": MESSAGES, "tools": [WEATHER], "max_tokens": 400, "return_token_ids": True,
-        "vllm_xargs": xargs, "logit_bias": {str(markers.section_begin): PUSH}, "tool_choice": "auto", "seed": 1,
-    }  # fmt: skip
-    choice = shown(httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=300))
+    choice = shown(ask(server, vocabulary, [], max_tokens=400, vllm_xargs=xargs, **fields))
     assert choice["message"]["tool_calls"][0]["function"]["name"].endswith("get_weather")
     assert choice["finish_reason"] == "tool_calls"

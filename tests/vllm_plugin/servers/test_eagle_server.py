@@ -5,7 +5,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
@@ -47,9 +46,9 @@ def test_sampled_calls_are_valid_and_streams_parse_as_single_tokens_do(server: V
     def ask(given: tuple[int, Sample]) -> Seen:
         number, sample = given
         choice = "required" if sample.expected and number % 4 < 2 else "auto"
-        common: dict[str, Any] = {"temperature": 1.0, "seed": number, "max_tokens": 300, "return_token_ids": True}
-        body = {"messages": sample.body["messages"], "tools": sample.body["tools"], "tool_choice": choice}
-        return chat(server, stream=number % 2 == 1, **common, **body)
+        body = {"messages": sample.body["messages"], "tools": sample.body["tools"], "tool_choice": choice, "seed": number,
+                "temperature": 1.0, "max_tokens": 300, "return_token_ids": True}  # fmt: skip
+        return chat(server, stream=number % 2 == 1, **body)
 
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(ask, enumerate(samples)))

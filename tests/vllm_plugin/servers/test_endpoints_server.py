@@ -5,34 +5,26 @@ from typing import Any
 
 import httpx
 import jsonschema
-import openai
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import Vocabulary, parse_completion
 from constrained_k2.evaluation.server import VllmServer
+from constrained_k2.evaluation.server_metrics import parse_counters, total
 from scripts.bundled_samples.ordinary import TOOLS
 from tests.kit.servers import on
-from tests.vllm_plugin.asking import MESSAGES, Call, called, chat, claude, post, respond
+from tests.vllm_plugin.asking import MESSAGES, Call, called, chat, chat_choices, claude, post, respond
+from tests.vllm_plugin.servers.answers import CHAT, only_choice, said
 
 pytestmark = [pytest.mark.server, on("structured_output")]
 
 SCHEMAS = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in TOOLS}
 FLAT = [{"type": "function", "name": name, "parameters": schema} for name, schema in SCHEMAS.items()]
-CLAUDES = [
-    {"name": name, "description": "A tool.", "input_schema": schema or {"type": "object"}}
-    for name, schema in SCHEMAS.items()
-]
-ENDING: dict[str, Any] = {
-    "vllm_xargs": {"constrained_k2_finish_reserve": 400}
-}  # so that whatever a random model begins comes to its end
-
-
-def create(client: openai.OpenAI, **fields: Any) -> Any:
-    given: dict[str, Any] = {"model": "kimi-k2", "messages": MESSAGES, "tools": list(TOOLS), "tool_choice": "required",
-                             "max_tokens": 900, "temperature": 1.0, "extra_body": ENDING}  # fmt: skip
-    return client.chat.completions.create(**(given | fields))
+CLAUDES = [{"name": name, "input_schema": schema or {"type": "object"}} for name, schema in SCHEMAS.items()]
+# So that whatever a random model begins comes to its end.
+ENDING: dict[str, Any] = {"vllm_xargs": {"constrained_k2_finish_reserve": 400}}
+REQUIRED: Any = ENDING | {"tools": list(TOOLS), "tool_choice": "required", "max_tokens": 900, "temperature": 1.0}
 
 
 def check_calls(calls: list[Call], first: int = 0) -> None:
@@ -48,8 +40,7 @@ def check_calls(calls: list[Call], first: int = 0) -> None:
 
 def ask_claude(server: VllmServer, *, stream: bool, **fields: Any) -> tuple[str, list[Call]]:
     """The stop reason and the calls of a messages request."""
-    body = {"max_tokens": 900, "tools": CLAUDES, "tool_choice": {"type": "any"}, "temperature": 1.0} | ENDING | fields
-    seen = claude(server, stream=stream, **body)
+    seen = claude(server, stream=stream, **REQUIRED | {"tools": CLAUDES, "tool_choice": {"type": "any"}} | fields)
     return seen.reason, seen.calls
 
 
@@ -125,9 +116,10 @@ def test_responses(server: VllmServer, choice: Any, stream: bool) -> None:
         ({"vllm_xargs": {"constrained_k2_finish_reserve": "all"}}, "constrained_k2_finish_reserve"),
     ],
 )
-def test_what_is_refused_beside_tools(client: openai.OpenAI, extra: Any, field: str, stream: bool) -> None:
-    with pytest.raises(openai.BadRequestError, match=field):
-        create(client, extra_body=extra, stream=stream)
+def test_what_is_refused_beside_tools(server: VllmServer, extra: Any, field: str, stream: bool) -> None:
+    without_reserve = {name: value for name, value in REQUIRED.items() if name != "vllm_xargs"}
+    answer = post(server, CHAT, messages=MESSAGES, stream=stream, **without_reserve | extra)
+    assert answer.status_code == 400 and field in answer.json()["error"]["message"]
 
 
 # An answer in the form asked for
@@ -143,8 +135,8 @@ RESPONSE_FORMAT = {"type": "json_schema", "json_schema": {"name": "report", "sch
 
 
 def answer_of_chat(server: VllmServer, choice: str, *, stream: bool) -> tuple[str, list[Call]]:
-    body = {"tools": list(TOOLS), "tool_choice": choice, "max_tokens": 900, "response_format": RESPONSE_FORMAT}
-    seen = chat(server, stream=stream, temperature=1.0, **body, **ENDING)
+    body = REQUIRED | {"tool_choice": choice, "response_format": RESPONSE_FORMAT}
+    seen = chat(server, stream=stream, **body)
     return seen.content, seen.calls
 
 
@@ -152,14 +144,13 @@ def answer_of_responses(server: VllmServer, choice: str, *, stream: bool) -> tup
     body = {"input": "Weather?", "tools": FLAT, "tool_choice": choice, "max_output_tokens": 900, "temperature": 1.0}
     answer = respond(server, stream=stream, text={"format": FORM}, **body, **ENDING)
     assert answer["text"]["format"]["schema"] == REPORT
-    texts = [part["text"] for item in answer["output"] if item["type"] == "message" for part in item["content"]]
-    return "".join(texts), called(answer)
+    return said(answer), called(answer)
 
 
 def answer_of_claude(server: VllmServer, choice: str, *, stream: bool) -> tuple[str, list[Call]]:
     form = {"format": {"type": "json_schema", "schema": REPORT}}
-    body = {"tools": CLAUDES, "tool_choice": {"type": choice}, "max_tokens": 900, "temperature": 1.0}
-    seen = claude(server, stream=stream, output_config=form, **body, **ENDING)
+    body = REQUIRED | {"tools": CLAUDES, "tool_choice": {"type": choice}}
+    seen = claude(server, stream=stream, output_config=form, **body)
     return seen.content, seen.calls
 
 
@@ -177,45 +168,33 @@ def test_a_call_or_an_answer_in_the_form_asked_for(server: VllmServer, ask: Any,
         jsonschema.validate(json.loads(content), REPORT)
 
 
-def test_completions_with_the_form_of_an_answer(server: VllmServer) -> None:
-    spec = {"tools": list(TOOLS), "tool_choice": "none", "response_format": RESPONSE_FORMAT}
-    xargs = {"constrained_k2": json.dumps(spec)} | ENDING["vllm_xargs"]
-    answer = post(server, "/v1/completions", prompt="hi", max_tokens=900, temperature=1.0, vllm_xargs=xargs)
-    jsonschema.validate(json.loads(answer.raise_for_status().json()["choices"][0]["text"]), REPORT)
-
-
 # Fields accepted together with tools
 
 
-def calls_of(choice: Any) -> list[Call]:
-    return [(call.id, call.function.name, call.function.arguments) for call in choice.message.tool_calls]
-
-
-def test_the_same_seed_gives_the_same_answer(client: openai.OpenAI) -> None:
-    answers = [calls_of(create(client, seed=seed).choices[0]) for seed in (1, 1, 2, 2)]
+def test_the_same_seed_gives_the_same_answer(server: VllmServer) -> None:
+    answers = [chat(server, **REQUIRED, seed=seed).calls for seed in (1, 1, 2, 2)]
     for calls in answers:
         check_calls(calls)
     assert answers[0] == answers[1] != answers[2] == answers[3]
 
 
-def test_several_choices_of_a_seed(client: openai.OpenAI) -> None:
-    first, second = (create(client, seed=3, n=3, logprobs=True, top_logprobs=2).choices for _ in range(2))
-    assert [calls_of(choice) for choice in first] == [calls_of(choice) for choice in second]
-    assert len({json.dumps(calls_of(choice)) for choice in first}) == 3
-    for choice in first:
-        check_calls(calls_of(choice))
-        assert choice.logprobs.content
+def test_several_choices_of_a_seed(server: VllmServer) -> None:
+    fields: dict[str, Any] = {"seed": 3, "n": 3, "logprobs": True, "top_logprobs": 2}
+    first, second = ([seen.calls for seen in chat_choices(server, **REQUIRED, **fields)] for _ in range(2))
+    assert first == second
+    assert len({json.dumps(calls) for calls in first}) == 3
+    for calls in first:
+        check_calls(calls)
 
 
 @pytest.mark.parametrize("limits", [
     {"thinking_token_budget": 5}, {"bad_words": ["0", "1", "}"]}, {"allowed_token_ids": [5, 6, 7]},
     {"thinking_token_budget": 0, "bad_words": ["a"], "allowed_token_ids": list(range(900))},
 ])  # fmt: skip
-def test_limits_on_tokens(client: openai.OpenAI, server: VllmServer, limits: Any) -> None:
+def test_limits_on_tokens(server: VllmServer, limits: Any) -> None:
     """Also a thinking budget, which vLLM alone refuses on a server without a reasoning parser."""
-    check_calls(calls_of(create(client, extra_body=ENDING | limits).choices[0]))
-    body = {"tools": list(TOOLS), "tool_choice": "required", "max_tokens": 900}
-    assert chat(server, stream=True, **(body | ENDING | limits)).reason == "tool_calls"
+    check_calls(chat(server, **REQUIRED, **limits).calls)
+    assert chat(server, stream=True, **REQUIRED, **limits).reason == "tool_calls"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -227,42 +206,39 @@ def test_an_anthropic_thinking_budget(server: VllmServer, stream: bool) -> None:
     check_calls(calls)
 
 
-def test_a_bias_cannot_push_past_the_mask(client: openai.OpenAI, vocabulary: Vocabulary) -> None:
+def test_a_bias_cannot_push_past_the_mask(server: VllmServer, vocabulary: Vocabulary) -> None:
     markers = vocabulary.format
     wanted = dict.fromkeys((str(markers.turn_end), str(vocabulary.encode("a")[0])), 100)
     for bias in (wanted, {str(markers.section_begin): -100, str(markers.call_end): -100}):
-        answer = create(client, logit_bias=bias)
-        check_calls(calls_of(answer.choices[0]))
+        check_calls(chat(server, **REQUIRED, logit_bias=bias).calls)
 
 
-def metric(server: VllmServer, name: str) -> float:
-    lines = httpx.get(f"{server.url}/metrics", timeout=60).text.splitlines()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+def test_a_prompt_from_the_cache_is_constrained_alike(server: VllmServer) -> None:
+    def hits() -> float:
+        name = "vllm:prefix_cache_hits_total"
+        return total(parse_counters(httpx.get(f"{server.url}/metrics", timeout=60).text, name), name)
 
-
-def test_a_prompt_from_the_cache_is_constrained_alike(server: VllmServer, client: openai.OpenAI) -> None:
     messages = [{"role": "user", "content": "A prompt of some length, again and again. " * 12}]
-    hits = metric(server, "vllm:prefix_cache_hits_total")
-    first, second = (calls_of(create(client, messages=messages, seed=5).choices[0]) for _ in range(2))
-    assert metric(server, "vllm:prefix_cache_hits_total") > hits
+    before = hits()
+    first, second = (chat(server, **REQUIRED, messages=messages, seed=5).calls for _ in range(2))
+    assert hits() > before
     check_calls(first)
     assert first == second
 
 
-def test_a_lora_request_is_constrained(client: openai.OpenAI) -> None:
-    base, tuned = (create(client, model=model, seed=6).choices[0] for model in ("kimi-k2", "tuned"))
-    for choice in (base, tuned):
-        check_calls(calls_of(choice))
-    assert calls_of(base) != calls_of(tuned), "the adapter changes nothing: it is not in use"
+def test_a_lora_request_is_constrained(server: VllmServer) -> None:
+    base, tuned = (chat(server, **REQUIRED, model=model, seed=6).calls for model in ("kimi-k2", "tuned"))
+    check_calls(base)
+    check_calls(tuned)
+    assert base != tuned, "the adapter changes nothing: it is not in use"
 
 
-def test_completions_close_in_time(client: openai.OpenAI, vocabulary: Vocabulary) -> None:
+def test_completions_close_in_time(server: VllmServer, vocabulary: Vocabulary) -> None:
     spec = json.dumps({"tools": list(TOOLS), "tool_choice": "required"})
+    body = {"prompt": "hi", "max_tokens": 110, "temperature": 1.0, "return_token_ids": True,
+            "vllm_xargs": {"constrained_k2": spec, "constrained_k2_finish_reserve": 96}}  # fmt: skip
     for seed in range(4):
-        answer: Any = client.completions.create(
-            model="kimi-k2", prompt="hi", max_tokens=110, seed=seed, temperature=1.0,
-            extra_body={"vllm_xargs": {"constrained_k2": spec, "constrained_k2_finish_reserve": 96}, "return_token_ids": True},
-        )  # fmt: skip
-        assert answer.choices[0].finish_reason == "stop"
-        found = parse_completion(answer.choices[0].token_ids, vocabulary)
+        choice = only_choice(server, "/v1/completions", **body, seed=seed)
+        assert choice["finish_reason"] == "stop"
+        found = parse_completion(choice["token_ids"], vocabulary)
         check_calls([(call.id, call.name, call.arguments) for call in found.tool_calls])

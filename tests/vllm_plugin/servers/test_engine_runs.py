@@ -18,6 +18,7 @@ from constrained_k2 import Compiler, ToolCallSpec, Vocabulary, parse_completion
 from constrained_k2.testing import build_model
 from scripts.bundled_samples.ordinary import TOOLS
 from tests.kit.budget import LEVEL, tries
+from tests.kit.tools import tool
 from tests.vllm_plugin.draft_law import SURE
 from tests.vllm_plugin.eagle_heads import write_copying, write_random
 from tests.vllm_plugin.engine_run import run_in_its_own_process
@@ -47,23 +48,17 @@ def mixed(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
         yield {"prompt": prompt, "params": constrained(spec, temperature=0.0, max_tokens=120)}
     spec = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
     call_end, stop = vocabulary.format.call_end, vocabulary.format.turn_end
-    prompt = vocabulary.encode(
-        "The same beginning of forty and more tokens for the cache of prefixes to be of use " * 2
-    )
+    text = "The same beginning of forty and more tokens for the cache of prefixes to be of use " * 2
+    prompt = vocabulary.encode(text)
     for seed in range(12):
         yield {"prompt": prompt, "params": constrained(spec, seed=seed, max_tokens=900)}
-    yield {"prompt": prompt, "params": constrained(spec, seed=1, n=3, logprobs=2)}
-    yield {"prompt": prompt, "params": constrained(spec, seed=2, min_tokens=300, max_tokens=900)}
-    yield {"prompt": prompt, "params": constrained(spec, seed=3, ignore_eos=True, max_tokens=300)}
-    yield {
-        "prompt": prompt,
-        "params": constrained(spec, seed=4, repetition_penalty=1.3, presence_penalty=1.0),
-    }
-    yield {"prompt": prompt, "params": constrained(spec, seed=5, stop_token_ids=[call_end])}
-    yield {
-        "prompt": prompt,
-        "params": constrained(spec, seed=6, logit_bias={stop: 100.0, 300: 100.0, call_end: -100.0}),
-    }
+    others: list[dict[str, Any]] = [
+        {"n": 3, "logprobs": 2}, {"min_tokens": 300, "max_tokens": 900}, {"ignore_eos": True, "max_tokens": 300},
+        {"repetition_penalty": 1.3, "presence_penalty": 1.0}, {"stop_token_ids": [call_end]},
+        {"logit_bias": {stop: 100.0, 300: 100.0, call_end: -100.0}},
+    ]  # fmt: skip
+    for seed, fields in enumerate(others, 1):
+        yield {"prompt": prompt, "params": constrained(spec, seed=seed, **fields)}
     yield {"prompt": prompt, "params": {"seed": 7, "max_tokens": 40}, "structured": {"regex": "ab+c"}}
     yield {"prompt": prompt, "params": {"seed": 8, "max_tokens": 40}, "structured": {"json": SCHEMAS["get_weather"]}}
     yield {"prompt": prompt, "params": {"seed": 9, "max_tokens": 40, "temperature": 0.0}}
@@ -75,13 +70,9 @@ def tagged(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
     for number in range(48):
         tools = TOOLS[number % 4 : number % 4 + 3]
         named = {"type": "function", "function": {"name": tools[0]["function"]["name"]}}
-        tag = xgrammar.get_model_structural_tag(
-            "kimi",
-            tools=list(tools),
-            tool_choice=("required", "auto", named, "required")[number % 4],
-            reasoning="disabled",
-            parallel_tool_calls=number % 3 != 0,
-        )
+        choice = ("required", "auto", named, "required")[number % 4]
+        fields: dict[str, Any] = {"tools": list(tools), "tool_choice": choice, "parallel_tool_calls": number % 3 != 0}
+        tag = xgrammar.get_model_structural_tag("kimi", reasoning="disabled", **fields)
         earlier = [markers.call_begin, *vocabulary.encode("functions.x:0")] * (number % 5)
         prompt = [*vocabulary.encode(f"Request {number}"), *earlier, *([markers.think_begin] * (number % 6 == 0))]
         params = {"max_tokens": 400, "seed": number, "extra_args": {"constrained_k2_finish_reserve": 80}}
@@ -96,26 +87,24 @@ def tagged(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
 def cut(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
     """At a ``max_tokens`` that cuts calls, each twice: without anything kept for the end, and with."""
     for number in range(CUT):
-        spec = {
-            "tools": [TOOLS[number % len(TOOLS)]],
-            "tool_choice": "required",
-            "parallel_tool_calls": number % 2 == 0,
-        }
+        tools = [TOOLS[number % len(TOOLS)]]
+        spec = {"tools": tools, "tool_choice": "required", "parallel_tool_calls": number % 2 == 0}
         prompt = vocabulary.encode(f"Request {number * 7919} please")
         for reserve in (0, RESERVE):
             extra = {"constrained_k2": json.dumps(spec), "constrained_k2_finish_reserve": reserve}
-            yield {
-                "prompt": prompt,
-                "params": {"seed": number, "max_tokens": MAX_TOKENS, "extra_args": extra},
-            }
+            yield {"prompt": prompt, "params": {"seed": number, "max_tokens": MAX_TOKENS, "extra_args": extra}}
 
 
 def sampled(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
     """One request many times, at two temperatures, seeded and not. The prompt names a color, which may be drafted."""
     properties = {"color": {"enum": COLORS}, "level": {"type": "integer", "minimum": 0, "maximum": 9}}
     parameters = {"type": "object", "properties": properties, "required": [*properties]}
-    tool = {"type": "function", "function": {"name": "paint", "parameters": parameters}}
-    spec = {"tools": [tool], "tool_choice": "required", "parallel_tool_calls": False, "undeclared_calls": "nearest"}
+    spec = {
+        "tools": [tool("paint", parameters)],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "undeclared_calls": "nearest",
+    }
     prompt = vocabulary.encode(f'Paint it "{COLORS[1]}", please.')
     for number in range(SAMPLED):
         chance = {"temperature": TEMPERATURES[number % 2]} | ({"seed": number} if number % 4 < 2 else {})
@@ -278,9 +267,8 @@ def test_tagged_requests_are_ours(run: Run, vocabulary: Vocabulary, name: str) -
         in_reasoning = request["prompt"][-1] == vocabulary.format.think_begin
         read = parse_completion(one["ids"], vocabulary, in_reasoning=in_reasoning)
         names = [tool["function"]["name"] for tool in TOOLS[number % 4 : number % 4 + 3]]
-        assert not read.cut_calls and [call.index for call in read.tool_calls] == [
-            number % 5 + at for at in range(len(read.tool_calls))
-        ]
+        assert not read.cut_calls
+        assert all(call.index == at for at, call in enumerate(read.tool_calls, number % 5))
         for call in read.tool_calls:
             assert call.name in (names[:1] if number % 4 == 2 else names)
             jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])

@@ -19,6 +19,10 @@ from constrained_k2.evaluation.doctor.requests import TRICKY, closed, tool, user
 from constrained_k2.evaluation.sample import read_sample
 from constrained_k2.evaluation.server import VllmServer
 from tests.kit.servers import RUST, on
+from tests.kit.tools import tool as openai_tool
+from tests.prompts.dialogs import call, calls, result
+from tests.vllm_plugin.asking import post
+from tests.vllm_plugin.servers.answers import CHAT, only_choice
 
 pytestmark = pytest.mark.server
 
@@ -31,16 +35,10 @@ on_prompts = on(
     *(f"{RUST}prompt_logits_processor", "python_prompt_structured_output"),
     only_all=(f"{RUST}prompt_structured_output", "python_prompt_logits_processor"),
 )
-TOOLS = [
-    tool(
-        "mail.send", "Send.", closed({"cc"}, to={"enum": ["a", "b"]}, body={"type": "string"}, cc={"type": "boolean"})
-    ),
-    tool("book-table", "Book.", TRICKY),
-    tool("ping", "Ping."),
-]
-CALL = {"id": "functions.ping:0", "type": "function", "function": {"name": "ping", "arguments": "{}"}}
-RESULT = {"role": "tool", "tool_call_id": "functions.ping:0", "content": "pong"}
-CALLED = [user("go"), {"role": "assistant", "content": "", "tool_calls": [CALL]}, RESULT, user("again")]
+MAIL = closed({"cc"}, to={"enum": ["a", "b"]}, body={"type": "string"}, cc={"type": "boolean"})
+TOOLS = [tool("mail.send", "Send.", MAIL), tool("book-table", "Book.", TRICKY), tool("ping", "Ping.")]
+PING = "functions.ping:0"
+CALLED = [user("go"), calls(call(PING, "ping", "{}")) | {"content": ""}, result(PING, "pong"), user("again")]
 CHOICES: dict[str, dict[str, Any]] = {
     "auto": {"tool_choice": "auto"},
     "required": {"tool_choice": "required"},
@@ -54,22 +52,14 @@ SEEDS = range(4)
 
 def ids_of(server: VllmServer, body: dict[str, Any], **more: Any) -> tuple[list[int], bool]:
     """The token ids of an answer, and whether it was cut."""
-    request = {"model": "kimi-k2", "messages": [user("go")], "tools": TOOLS, "return_token_ids": True}
-    request |= (
-        {"max_tokens": 400, "temperature": 1.0, "vllm_xargs": {"constrained_k2_finish_reserve": 300}} | body | more
-    )
-    answer = httpx.post(f"{server.url}/v1/chat/completions", json=request, timeout=300)
-    assert answer.status_code == 200, answer.text
-    (choice,) = answer.json()["choices"]
+    given: dict[str, Any] = {"messages": [user("go")], "tools": TOOLS, "return_token_ids": True, "max_tokens": 400,
+                             "temperature": 1.0, "vllm_xargs": {"constrained_k2_finish_reserve": 300}}  # fmt: skip
+    choice = only_choice(server, **given | body | more)
     return choice["token_ids"], choice["finish_reason"] == "length"
 
 
 def problems_of(vocabulary: Vocabulary, body: dict[str, Any], ids: list[int], *, cut: bool) -> list[str]:
     return judge_raw(read_sample({"messages": [user("go")], "tools": TOOLS} | body, 1), ids, vocabulary, cut=cut)[1]
-
-
-def special(vocabulary: Vocabulary, text: str) -> int:
-    return next(number for number in range(vocabulary.size) if vocabulary.special_text(number) == text)
 
 
 @on_tags
@@ -82,22 +72,19 @@ def test_calls_are_valid(server: VllmServer, vocabulary: Vocabulary, choice: str
         ids, cut = ids_of(server, body, seed=seed, **more)
         assert problems_of(vocabulary, body, ids, cut=cut) == []
         assert not cut
-        calls = list(raw_calls(ids, vocabulary))
-        assert calls
-        assert all(call.is_whole for call in calls)
-        if choice == "named":
-            assert {call.call_id for call in calls} == {"functions.book-table:0"}
-        if choice in {"named", "one call"}:
-            assert len(calls) == 1
+        made = list(raw_calls(ids, vocabulary))
+        assert made and all(each.is_whole for each in made)
+        assert choice not in {"named", "one call"} or len(made) == 1
+        assert choice != "named" or made[0].call_id == "functions.book-table:0"
 
 
 @on_tags
 def test_no_special_token_enters_a_string(server: VllmServer, vocabulary: Vocabulary) -> None:
     body = {"tool_choice": {"type": "function", "function": {"name": "mail.send"}}}
     for text in ("<|im_middle|>", "<|tool_call_end|>", "<|tool_calls_section_end|>", "<|im_end|>"):
-        ids, cut = ids_of(server, body, logit_bias={str(special(vocabulary, text)): PUSH}, seed=1)
+        ids, cut = ids_of(server, body, logit_bias={str(vocabulary.special_tokens[text]): PUSH}, seed=1)
         assert problems_of(vocabulary, body, ids, cut=cut) == []
-        assert sum(call.is_whole for call in raw_calls(ids, vocabulary)) == 1
+        assert sum(made.is_whole for made in raw_calls(ids, vocabulary)) == 1
 
 
 @on_prompts
@@ -107,7 +94,7 @@ def test_tools_that_only_the_prompt_declares(server: VllmServer, vocabulary: Voc
         for seed in SEEDS:
             ids, cut = ids_of(server, body, seed=seed, **push)
             assert problems_of(vocabulary, body, ids, cut=cut) == []
-            assert any(call.is_whole for call in raw_calls(ids, vocabulary))
+            assert any(made.is_whole for made in raw_calls(ids, vocabulary))
 
 
 @on(f"{RUST}tag_structured_output", only_all=(f"{RUST}tag_logits_processor",))
@@ -115,18 +102,17 @@ def test_a_constraint_that_no_front_end_has_checked(server: VllmServer, vocabula
     """The Rust front end hands it on unread: the engine core ends the request that it refuses, and no other one."""
 
     def ask(schema: dict[str, Any]) -> httpx.Response:
-        tools = [{"type": "function", "function": {"name": "ping", "strict": True, "parameters": schema}}]
-        own = json.dumps({"tools": tools, "tool_choice": "required"})
-        body = {"messages": [user("go")], "max_tokens": 400, "return_token_ids": True, "seed": 1, "vllm_xargs": {
-            "constrained_k2": own, "constrained_k2_finish_reserve": 300}}  # fmt: skip
-        return httpx.post(f"{server.url}/v1/chat/completions", json={"model": "kimi-k2"} | body, timeout=300)
+        own = json.dumps({"tools": [openai_tool("ping", schema, strict=True)], "tool_choice": "required"})
+        xargs = {"constrained_k2": own, "constrained_k2_finish_reserve": 300}
+        given = {"messages": [user("go")], "max_tokens": 400, "return_token_ids": True, "seed": 1, "vllm_xargs": xargs}
+        return post(server, CHAT, **given)
 
     for _ in range(2):
         assert ask({"not": {}}).status_code == 500
         answer = ask(closed(set()))
         assert answer.status_code == 200, answer.text
-        calls = list(raw_calls(answer.json()["choices"][0]["token_ids"], vocabulary))
-        assert calls and all(call.is_whole and json.loads(call.arguments) == {} for call in calls)
+        made = list(raw_calls(answer.json()["choices"][0]["token_ids"], vocabulary))
+        assert made and all(each.is_whole and json.loads(each.arguments) == {} for each in made)
     log = server.log.read_text(errors="replace")
     assert log.count("a request is refused") == 2 and "no value satisfies" in log
     assert "constrained_k2_" not in httpx.get(f"{server.url}/metrics").text  # so the log has the figures
@@ -142,4 +128,4 @@ def test_calls_after_reasoning_are_valid(server: VllmServer, vocabulary: Vocabul
     ids, _ = ids_of(server, body, logit_bias={str(begin): PUSH, str(end): PUSH}, seed=2)
     assert ids[:3] == [begin, end, vocabulary.format.section_begin]
     assert problems_of(vocabulary, body, ids, cut=False) == []
-    assert all(call.is_whole for call in raw_calls(ids, vocabulary))
+    assert all(made.is_whole for made in raw_calls(ids, vocabulary))

@@ -11,16 +11,13 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2.evaluation.server import VllmServer
 from tests.kit.servers import on
+from tests.kit.tools import tool
 
 pytestmark = [pytest.mark.server, on("structured_output", only_all=("many_logits_processor",))]
 
 OTHERS = 31
 TOKENS = 800
 EASY = {"type": "object", "properties": {"city": {"type": "string", "minLength": 3000}}, "required": ["city"]}
-
-
-def tool(parameters: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
 
 
 class Load:
@@ -39,7 +36,7 @@ class Load:
             self.reasons[await self.one(number)] += 1
 
     async def one(self, number: int) -> str:
-        constrained: Any = {"tools": [tool(EASY)], "tool_choice": "required"} if number % 2 else {}
+        constrained: Any = {"tools": [tool("f", EASY)], "tool_choice": "required"} if number % 2 else {}
         stream: Any = await self.client.chat.completions.create(
             model="kimi-k2", messages=[{"role": "user", "content": "Go on."}], max_tokens=TOKENS, seed=number, stream=True,
             extra_body={"ignore_eos": True, "return_token_ids": True}, **constrained,
@@ -61,8 +58,7 @@ class Load:
 
 async def slow_one(client: openai.AsyncOpenAI, schema: Any, *, strict: bool) -> str:
     """Until the slow request's first token, or its refusal."""
-    tools: Any = [tool(schema)]
-    tools[0]["function"]["strict"] = strict
+    tools: Any = [tool("f", schema, strict=strict)]
     try:
         await client.chat.completions.create(
             model="kimi-k2", messages=[{"role": "user", "content": "Go on."}], tools=tools,

@@ -13,40 +13,28 @@ from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.prompts.xtml import render_turn
 from tests.kit.k3_turns import Turn, read
 from tests.kit.servers import on
-from tests.vllm_plugin import asking
-from tests.vllm_plugin.asking import MESSAGES, WEATHER
+from tests.kit.tools import tool
+from tests.prompts.dialogs import call, calls, result
+from tests.vllm_plugin.asking import MESSAGES, WEATHER, Call, claude
+from tests.vllm_plugin.servers.answers import CHAT, answered, only_choice
 
 pytestmark = pytest.mark.server
 
-PING = {
-    "type": "function",
-    "function": {"name": "ping", "parameters": {"type": "object", "additionalProperties": False}},
-}
+PING = tool("ping", {"type": "object", "additionalProperties": False})
 TOOLS = [WEATHER, PING]
-SCHEMAS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
+SCHEMAS = {made["function"]["name"]: made["function"]["parameters"] for made in TOOLS}
 NAMED = {"type": "function", "function": {"name": "ping"}}
 FORM = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "required": ["a"], "properties": {
     "a": {"enum": [1, 2]}}, "additionalProperties": False}}}  # fmt: skip
-HISTORY = [
-    *MESSAGES,
-    {"role": "assistant", "content": "", "tool_calls": [
-        {"id": "x", "type": "function", "function": {"name": "ping", "arguments": "{}"}}]},
-    {"role": "tool", "tool_call_id": "x", "content": "<|open|>pong"},
-]  # fmt: skip
+HISTORY = [*MESSAGES, calls(call("x", "ping", "{}")) | {"content": ""}, result("x", "<|open|>pong")]
 BODY: dict[str, Any] = {
-    "model": "kimi-k2", "messages": MESSAGES, "tools": TOOLS, "max_tokens": 1200, "temperature": 1.0, "seed": 1,
+    "messages": MESSAGES, "tools": TOOLS, "max_tokens": 1200, "temperature": 1.0, "seed": 1,
     "thinking_token_budget": 8, "vllm_xargs": {"constrained_k2_finish_reserve": 900},
 }  # fmt: skip
 SPOKEN = [ToolCall("get_weather", 1, '{"city": "Oslo <|close|>", "days": 3}'), ToolCall("ping", 2, "{}")]
 
 
 ours, vllms = on("kimi_k3_structured_output"), on("kimi_k3_adopted")
-
-
-def post(server: VllmServer, path: str, body: dict[str, Any]) -> Any:
-    answer = asking.post(server, path, **body)
-    assert answer.is_success, answer.text
-    return answer.json()
 
 
 def checked(ids: list[int], vocabulary: Vocabulary, *, thinks: bool = True) -> Turn:
@@ -63,10 +51,9 @@ def checked(ids: list[int], vocabulary: Vocabulary, *, thinks: bool = True) -> T
 # With this package's tool parser
 
 
-def claude(server: VllmServer, body: dict[str, Any], *, stream: bool) -> tuple[str, str, list[tuple[str, str, Any]]]:
-    """The reasoning, the text and the calls of Anthropic's endpoint."""
-    seen = asking.claude(server, stream=stream, max_tokens=400, **body)
-    return seen.reasoning, seen.content, [(given, name, json.loads(text)) for given, name, text in seen.calls]
+def decoded(calls: list[Call]) -> list[tuple[str, str, Any]]:
+    """Calls with their arguments as JSON values."""
+    return [(call_id, name, json.loads(arguments)) for call_id, name, arguments in calls]
 
 
 @ours
@@ -74,12 +61,13 @@ def claude(server: VllmServer, body: dict[str, Any], *, stream: bool) -> tuple[s
 def test_anthropics_messages(server: VllmServer, k3_vocabulary: Vocabulary, stream: bool) -> None:
     tools = [{"name": name, "input_schema": schema} for name, schema in SCHEMAS.items()]
     script = render_turn(SPOKEN, k3_vocabulary, response="So", reasoning="Hm.")
-    found = claude(server, {"tools": tools, "vllm_xargs": {"script": script}}, stream=stream)
-    calls = [(f"functions.{call.name}:{at}", call.name, json.loads(call.arguments)) for at, call in enumerate(SPOKEN)]
-    assert found == ("Hm.", "So", calls)
+    seen = claude(server, stream=stream, max_tokens=400, tools=tools, vllm_xargs={"script": script})
+    made = [(f"functions.{call.name}:{at}", call.name, json.loads(call.arguments)) for at, call in enumerate(SPOKEN)]
+    assert (seen.reasoning, seen.content, decoded(seen.calls)) == ("Hm.", "So", made)
     wrong = render_turn([ToolCall("ping", 4, '{"a": 1}')], k3_vocabulary, response="So", reasoning="Hm.")
-    body = {"tools": tools, "tool_choice": {"type": "tool", "name": "ping"}, "vllm_xargs": {"script": wrong}}
-    assert claude(server, body, stream=stream) == ("Hm.", "", [("functions.ping:0", "ping", {})])
+    named: dict[str, Any] = {"tool_choice": {"type": "tool", "name": "ping"}, "vllm_xargs": {"script": wrong}}
+    seen = claude(server, stream=stream, max_tokens=400, tools=tools, **named)
+    assert (seen.reasoning, seen.content, decoded(seen.calls)) == ("Hm.", "", [("functions.ping:0", "ping", {})])
 
 
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -108,38 +96,35 @@ def test_a_split_request_is_constrained_as_by_one_server(
     if name == "script":
         script = render_turn(SPOKEN, k3_vocabulary, response="So", reasoning="Hm.")
         body |= {"vllm_xargs": {"script": script}, "thinking_token_budget": None}
-    whole = post(server, "/v1/chat/completions", {**body, "return_token_ids": True})
-    generated = post(server, "/inference/v1/generate", post(server, "/v1/chat/completions/render", body))
+    whole = answered(server, CHAT, **body, return_token_ids=True)
+    generated = answered(server, "/inference/v1/generate", **answered(server, f"{CHAT}/render", **body))
     ids = [choice["token_ids"] for choice in generated["choices"]]
     assert ids == [choice["token_ids"] for choice in whole["choices"]]
     if name not in {"no calls", "no tools", "cut", "off"}:
         turn = checked(ids[0], k3_vocabulary, thinks=name != "without thinking")
-        calls = whole["choices"][0]["message"].get("tool_calls", [])
+        ids_of_calls = [made["id"] for made in whole["choices"][0]["message"].get("tool_calls", [])]
         first = 1 if name == "history" else 0
-        assert [call["id"] for call in calls] == [
-            f"functions.{made[0]}:{at}" for at, made in enumerate(turn.calls, first)
-        ]
+        assert ids_of_calls == [f"functions.{made[0]}:{at}" for at, made in enumerate(turn.calls, first)]
         assert turn.calls or "form" in name or name == "auto"
 
 
 @ours
 def test_the_other_endpoints_that_render(server: VllmServer, k3_vocabulary: Vocabulary) -> None:
-    tool = WEATHER["function"]
+    weather = WEATHER["function"]
     bodies: dict[str, dict[str, Any]] = {
-        "/v1/responses/render": {"input": "go", "tools": [{"type": "function", **tool}], "tool_choice": "required",
+        "/v1/responses/render": {"input": "go", "tools": [{"type": "function", **weather}], "tool_choice": "required",
                                  "max_output_tokens": 1200},
         "/v1/messages/render": {"messages": MESSAGES, "max_tokens": 1200, "tool_choice": {"type": "any"},
-                                "tools": [{"name": tool["name"], "input_schema": tool["parameters"]}]},
+                                "tools": [{"name": weather["name"], "input_schema": weather["parameters"]}]},
         "/v1/completions/render": {"prompt": "Go.", "max_tokens": 1200, "vllm_xargs": {
             "constrained_k2": json.dumps({"tools": [WEATHER], "tool_choice": "required"})}},
     }  # fmt: skip
-    limits = {"model": "kimi-k2", "temperature": 1.0, "seed": 1}
     reserve = {"constrained_k2_finish_reserve": 1100}
     for path, body in bodies.items():
-        given = limits | body | {"vllm_xargs": body.get("vllm_xargs", {}) | reserve}
-        rendered = post(server, path, given)
+        given = {"temperature": 1.0, "seed": 1} | body | {"vllm_xargs": body.get("vllm_xargs", {}) | reserve}
+        rendered = answered(server, path, **given)
         (rendered,) = rendered if isinstance(rendered, list) else [rendered]
-        generated = post(server, "/inference/v1/generate", rendered)
+        generated = answered(server, "/inference/v1/generate", **rendered)
         thinks = k3_vocabulary.opens_reasoning(rendered["token_ids"])
         assert thinks == ("completions" not in path)
         turn = checked(generated["choices"][0]["token_ids"], k3_vocabulary, thinks=thinks)
@@ -149,9 +134,9 @@ def test_the_other_endpoints_that_render(server: VllmServer, k3_vocabulary: Voca
 @ours
 def test_completions(server: VllmServer, k3_vocabulary: Vocabulary) -> None:
     spec = json.dumps({"tools": TOOLS, "tool_choice": "required", "first_index": 3})
-    body = {"model": "kimi-k2", "prompt": "hi", "max_tokens": 1200, "seed": 2, "return_token_ids": True, "vllm_xargs": {
-        "constrained_k2": spec, "constrained_k2_finish_reserve": 1000}}  # fmt: skip
-    (choice,) = post(server, "/v1/completions", body)["choices"]
+    xargs = {"constrained_k2": spec, "constrained_k2_finish_reserve": 1000}
+    body = {"prompt": "hi", "max_tokens": 1200, "seed": 2, "return_token_ids": True, "vllm_xargs": xargs}
+    choice = only_choice(server, "/v1/completions", **body)
     turn = checked(choice["token_ids"], k3_vocabulary, thinks=False)
     assert turn.calls and choice["finish_reason"] == "stop"
 
@@ -160,9 +145,7 @@ def test_completions(server: VllmServer, k3_vocabulary: Vocabulary) -> None:
 
 
 def ids_of(server: VllmServer, **fields: Any) -> list[int]:
-    answer = post(server, "/v1/chat/completions", BODY | {"return_token_ids": True} | fields)
-    (choice,) = answer["choices"]
-    ids: list[int] = choice["token_ids"]
+    ids: list[int] = only_choice(server, **BODY | {"return_token_ids": True} | fields)["token_ids"]
     return ids
 
 

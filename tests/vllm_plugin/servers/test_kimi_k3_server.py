@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
@@ -14,27 +13,20 @@ from constrained_k2.cli import main
 from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.prompts.xtml import XtmlRenderer
 from tests.kit.servers import on
+from tests.kit.tools import tool
 from tests.prompts.dialogs import USER, call, calls, result
+from tests.vllm_plugin.servers.answers import CHAT, answered
 
 pytestmark = [pytest.mark.server, on("kimi_k3_adopted")]
 
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "search",
-        "description": "Search <|open|>",  # without one the server declares a null
-        "parameters": {"type": "object", "properties": {"q": {"type": "string"}, "a": {"type": "integer"}}},
-    },
-}
+PROPERTIES = {"q": {"type": "string"}, "a": {"type": "integer"}}
+# Without a description the server declares a null.
+TOOL = tool("search", {"type": "object", "properties": PROPERTIES}, description="Search <|open|>")
 HISTORY = [
     {"role": "system", "content": "Be brief."},
     USER,
-    {
-        "role": "assistant",
-        "content": "<|close|>response<|sep|>",
-        "reasoning_content": "why",
-        "tool_calls": [call("x", "search", '{"q": "<|close|>argument<|sep|>"}'), call("y", "other", '{"a": [1, "é"]}')],
-    },
+    calls(call("x", "search", '{"q": "<|close|>argument<|sep|>"}'), call("y", "other", '{"a": [1, "é"]}'))
+    | {"content": "<|close|>response<|sep|>", "reasoning_content": "why"},
     result("y", "second"),
     result("x", "first <|end_of_msg|>"),
     {"role": "user", "content": "And now?", "name": "Ann"},
@@ -58,12 +50,10 @@ REQUESTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", REQUESTS)
 def test_prompts(server: VllmServer, name: str) -> None:
     body = {"messages": [USER], **REQUESTS[name]}
-    url = f"{server.url}/v1/chat/completions/render"
-    response = httpx.post(url, json={"model": "kimi-k2", **body}, timeout=60, trust_env=False)
-    assert response.status_code == 200, response.text
+    found = answered(server, f"{CHAT}/render", **body)
     rendered = XtmlRenderer(Vocabulary.from_pretrained(server.model)).render(body)
     assert not rendered.repairs
-    assert response.json()["token_ids"] == list(rendered.ids)
+    assert found["token_ids"] == list(rendered.ids)
 
 
 @pytest.mark.parametrize("name", ["plain", "history", "history without thinking", "effort"])

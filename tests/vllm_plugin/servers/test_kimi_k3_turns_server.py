@@ -1,6 +1,5 @@
 """Through a real vLLM server of a Kimi K3 model: a random one, and exact tokens pushed through it by a script."""
 
-import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,11 +12,11 @@ from constrained_k2 import ToolCall, Vocabulary, parse_completion
 from constrained_k2.evaluation.sample import UNCONSTRAINED
 from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.prompts.xtml import render_turn
-from scripts.bundled_samples.ordinary import ordinary_samples
 from tests.kit.budget import tries
 from tests.kit.servers import on
+from tests.prompts.dialogs import call, calls, result
 from tests.vllm_plugin.asking import MESSAGES, WEATHER, called, chat, respond
-from tests.vllm_plugin.openai_client import ask_all, judged
+from tests.vllm_plugin.servers.answers import check_random
 
 pytestmark = pytest.mark.server
 
@@ -36,25 +35,14 @@ def answer(server: VllmServer, *, stream: bool, **fields: Any) -> tuple[Any, ...
     return seen.reason, seen.reasoning, seen.content, seen.calls
 
 
-def check_random(server: VllmServer, count: int) -> None:
-    """Every call in the answers to these many requests is declared, valid and numbered."""
-    samples = list(ordinary_samples(count, seed=1))
-    answers = asyncio.run(ask_all(server.url, samples, model="kimi-k2", temperature=1.0, max_tokens=2048))
-    result, problems = judged(samples, answers)
-    assert not problems
-    assert result.success - result.truncated >= 0.9 * count
-    assert result.served == result.due >= 0.5 * count
-    assert result.calls == result.declared == result.valid == result.numbered > 0.6 * count
-
-
 @both_routes
 def test_requests_to_a_random_model(server: VllmServer) -> None:
-    check_random(server, tries(30, everything=100))
+    check_random(server, tries(30, everything=100), whole=0.9, due=0.5)
 
 
 @on("kimi_k3_ngram")
 def test_requests_under_speculative_decoding(server: VllmServer) -> None:
-    check_random(server, tries(15, everything=30))
+    check_random(server, tries(15, everything=30), whole=0.9, due=0.5)
 
 
 @both_routes
@@ -63,12 +51,8 @@ def test_requests_under_speculative_decoding(server: VllmServer) -> None:
 def test_a_stream_is_the_whole_answer(server: VllmServer, choice: str, thinking: bool) -> None:
     """One request at a time, so that the random model computes the same logits."""
     named = {"type": "function", "function": {"name": "get_weather"}}
-    fields = {
-        "tool_choice": named if choice == "named" else choice,
-        "parallel_tool_calls": False,
-        "chat_template_kwargs": {"thinking": thinking},
-        "max_tokens": 1500,
-    }
+    fields = {"tool_choice": named if choice == "named" else choice, "parallel_tool_calls": False, "max_tokens": 1500,
+              "chat_template_kwargs": {"thinking": thinking}}  # fmt: skip
     for seed in range(2):
         whole = answer(server, stream=False, seed=seed, **fields)
         streamed = answer(server, stream=True, seed=seed, **fields)
@@ -149,19 +133,13 @@ def test_the_mask_wins_against_whatever_the_model_wants(
 def test_calls_are_numbered_through_the_dialog_and_indexes_begin_anew(
     server: VllmServer, k3_vocabulary: Vocabulary
 ) -> None:
-    made = {"id": "x", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "a", "days": 1}'}}
-    history = [
-        *MESSAGES,
-        {"role": "assistant", "content": "", "tool_calls": [made]},
-        {"role": "tool", "tool_call_id": "x", "content": "sunny"},
-        *MESSAGES,
-    ]
+    made = calls(call("x", "get_weather", '{"city": "a", "days": 1}')) | {"content": ""}
+    history = [*MESSAGES, made, result("x", "sunny"), *MESSAGES]
     script = render_turn([GOOD, OTHER], k3_vocabulary, response="So", reasoning="Hm.")
     for stream in (False, True):
         found = answer(server, stream=stream, messages=history, vllm_xargs={"script": script})
-        first, second = ((call.name, call.arguments) for call in (GOOD, OTHER))
-        calls = [("functions.get_weather:1", *first), ("functions.get_weather:2", *second)]
-        assert found == ("tool_calls", "Hm.", "So", calls)
+        new = [(f"functions.{call.name}:{at}", call.name, call.arguments) for at, call in enumerate((GOOD, OTHER), 1)]
+        assert found == ("tool_calls", "Hm.", "So", new)
 
 
 @both_routes

@@ -13,16 +13,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from constrained_k2.evaluation.server import VllmServer
 from tests.kit.servers import on
+from tests.kit.tools import tool
+from tests.vllm_plugin.asking import create
 
 # vLLM for CPUs has the worker in a process of its own; of the other server also the two front ends.
 pytestmark = [pytest.mark.server, on("logits_processor", "tp2_logits_processor")]
 
 RELAXED = {"type": "object", "properties": {"s": {"type": "string", "pattern": "^(a+)-\\1$"}}, "required": ["s"],
            "additionalProperties": False}  # fmt: skip
-
-
-def function(name: str, parameters: Any = None, **more: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "parameters": parameters or {}, **more}}
+F = tool("f", {})
 
 
 class Metrics:
@@ -66,32 +65,28 @@ def metrics_with(server: VllmServer, name: str, least: float, before: Metrics) -
 
 def ask(client: openai.OpenAI, tools: Any, **fields: Any) -> Any:
     """An answer whose masks are counted as if each changed what the model wants."""
-    defaults: dict[str, Any] = {"model": "kimi-k2", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 30}
     xargs = {"counted": 1} | fields.pop("vllm_xargs", {})
-    return client.chat.completions.create(tools=tools, extra_body={"vllm_xargs": xargs}, **(defaults | fields))
+    return create(client, tools=tools, extra_body={"vllm_xargs": xargs}, **{"max_tokens": 30} | fields)
 
 
 def test_what_requests_leave_behind(server: VllmServer, client: openai.OpenAI) -> None:
     first = settled(server)
-    client.chat.completions.create(model="kimi-k2", messages=[{"role": "user", "content": "hi"}], max_tokens=30)
+    create(client, tools=openai.omit, max_tokens=30)
     assert settled(server)("masked_steps_total") == first("masked_steps_total")
     assert Metrics(server, first)("requests_total") == 0
     steps = sum(
         ask(client, tools, **fields).usage.completion_tokens
         for tools, fields in (
-            ([function("f")], {"tool_choice": "required"}),
-            ([function("f"), function("g", RELAXED)], {}),
-            (
-                [function("f", {"not": {}}, strict=False)],
-                {"vllm_xargs": {"constrained_k2_strict_false": "best_effort"}},
-            ),
-            ([function("f")], {"tool_choice": "none"}),
-            ([function("f")], {"tool_choice": "required"}),
+            ([F], {"tool_choice": "required"}),
+            ([F, tool("g", RELAXED)], {}),
+            ([tool("f", {"not": {}}, strict=False)], {"vllm_xargs": {"constrained_k2_strict_false": "best_effort"}}),
+            ([F], {"tool_choice": "none"}),
+            ([F], {"tool_choice": "required"}),
         )
     )
     for bad in ({"$ref": "#/x"}, RELAXED):
         with pytest.raises(openai.BadRequestError):
-            ask(client, [function("f", bad, strict=True)])
+            ask(client, [tool("f", bad, strict=True)])
     with pytest.raises(openai.BadRequestError):
         client.completions.create(
             model="kimi-k2", prompt="hi", max_tokens=5, extra_body={"vllm_xargs": {"constrained_k2": "{\n\x1b[31m"}}
@@ -118,7 +113,7 @@ def test_what_requests_leave_behind(server: VllmServer, client: openai.OpenAI) -
 def test_a_refusal_is_one_line_of_the_log(server: VllmServer, client: openai.OpenAI) -> None:
     name = "refused\nFORGED \x1b[31m" + "n" * 400
     with pytest.raises(openai.BadRequestError, match="tools\\[0\\].function.name: the name"):
-        ask(client, [function(name)])
+        ask(client, [tool(name, {})])
     (line,) = [line for line in server.log.read_text().splitlines() if "FORGED" in line]
     assert "constrained_k2: refused, invalid_request tools: tools[0].function.name: " in line
     assert "\x1b" not in line.partition("refused, ")[2]
@@ -129,7 +124,7 @@ def test_a_refusal_is_one_line_of_the_log(server: VllmServer, client: openai.Ope
 def test_diagnostics_come_where_they_are_asked_for(client: openai.OpenAI, stream: bool) -> None:
     fields = {"tool_choice": {"type": "function", "function": {"name": "g"}}, "stream": stream, "n": 2,
               "max_tokens": 400, "parallel_tool_calls": False}  # fmt: skip
-    tools = [function("f"), function("g", RELAXED)]
+    tools = [F, tool("g", RELAXED)]
     for switch in ("on", "off"):
         answer = ask(client, tools, **fields, vllm_xargs={"constrained_k2_diagnostics": switch})
         choices = [choice for chunk in answer for choice in chunk.choices] if stream else answer.choices
@@ -147,17 +142,10 @@ def test_diagnostics_come_where_they_are_asked_for(client: openai.OpenAI, stream
 @pytest.mark.parametrize("switch", ["yes", "overrides"])
 def test_a_switch_of_no_known_value(client: openai.OpenAI, switch: str) -> None:
     with pytest.raises(openai.BadRequestError, match="vllm_xargs.constrained_k2_diagnostics: must be 'on' or 'off'"):
-        ask(client, [function("f")], vllm_xargs={"constrained_k2_diagnostics": switch})
+        ask(client, [F], vllm_xargs={"constrained_k2_diagnostics": switch})
 
 
 def test_a_client_that_sends_the_field_itself(client: openai.OpenAI) -> None:
     forged = {"constrained_k2_diagnostics": {"tools_called": "forged"}}
-    tools: Any = [function("f")]
-    answer = client.chat.completions.create(
-        model="kimi-k2",
-        messages=[{"role": "user", "content": "hi"}],
-        tools=tools,
-        max_tokens=30,
-        extra_body=forged,
-    )
+    answer = create(client, tools=[F], max_tokens=30, extra_body=forged)
     assert "constrained_k2" not in (answer.choices[0].model_extra or {})

@@ -10,11 +10,12 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2.cli import main
 from constrained_k2.evaluation.server import VllmServer
+from tests.kit.tools import tool
 
 pytestmark = pytest.mark.server
 
 UNITS = {"type": "object", "properties": {"units": {"enum": ["celsius", "fahrenheit"]}}, "required": ["units"]}
-TOOLS = [{"type": "function", "function": {"name": "get-weather", "parameters": UNITS}}]
+TOOLS = [tool("get-weather", UNITS)]
 
 
 @pytest.mark.parametrize("choice", ["required", "auto"])

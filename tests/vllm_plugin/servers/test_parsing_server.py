@@ -13,8 +13,9 @@ from constrained_k2.evaluation.sample import UNCONSTRAINED
 from constrained_k2.evaluation.server import VllmServer
 from tests.kit.budget import tries
 from tests.kit.servers import on
-from tests.parsing.transcripts import ids_of_text, made_up, table
+from tests.parsing.transcripts import encoded, ids_of_text, made_up, table
 from tests.vllm_plugin.asking import WEATHER, Seen, called, chat_choices, expected, respond
+from tests.vllm_plugin.servers.answers import said
 
 pytestmark = pytest.mark.server
 
@@ -23,10 +24,14 @@ CALL = ToolCall("get_weather", 0, '{"city": "北京 🌦️", "days": 3}')
 
 
 def transcripts(count: int, vocabulary: Vocabulary) -> list[list[int]]:
-    """The table's and made-up ones, each up to the stop that ends it."""
-    by_hand = [ids_of_text(row["text"], vocabulary) for row in table() if not row.get("in_reasoning")]
+    """Some calls, the table's and made-up ones, each up to the stop that ends it."""
+    two = render_tool_calls([CALL, ToolCall("get_weather", 1, '{\n  "days": 1,\n  "city": "\\"x\\""\n}')], vocabulary)
+    other_index = render_tool_calls([ToolCall("get_weather", 7, '{"days": "many"}')], vocabulary)
+    by_hand = [two, [*two, *vocabulary.encode("and some text behind")], other_index]
+    by_hand += [ids_of_text(row["text"], vocabulary) for row in table() if not row.get("in_reasoning")]
     found = []
-    for ids in [*by_hand, *made_up(2 * count, vocabulary, seed=5)]:
+    random_ones = [encoded(pieces, vocabulary) for pieces, _ in made_up(2 * count, vocabulary, seed=5)]
+    for ids in [*by_hand, *random_ones]:
         ends = [location for location, token_id in enumerate(ids) if token_id in vocabulary.format.stop_ids]
         kept = [token_id for token_id in ids[: ends[0] if ends else None] if vocabulary.token_bytes(token_id)]
         if kept:
@@ -50,7 +55,7 @@ def scripted_request(ids: Sequence[int], vocabulary: Vocabulary, **fields: Any) 
     return {"vllm_xargs": OFF | {"script": [*ids, vocabulary.format.turn_end]}} | fields
 
 
-@on("logits_processor")
+@on("logits_processor", "structured_output")  # the second one has no reasoning parser
 def test_scripted_transcripts(server: VllmServer, vocabulary: Vocabulary) -> None:
     count = tries(80, everything=200)
     scripts = transcripts(count, vocabulary)
@@ -75,15 +80,12 @@ def test_transcripts_with_speculation(server: VllmServer, vocabulary: Vocabulary
     texts = [text for text in texts if "\ufffd" not in text and "[EOS]" not in text and "<|im_end|>" not in text]
     texts = texts[:count]
     assert len(texts) == count
+    greedy: dict[str, Any] = {"vllm_xargs": OFF, "temperature": 0}
+    # The prompt contains the answer, so that drafts are often right.
+    prompts = [[{"role": "user", "content": f"Say: {text}"}] for text in texts]
     requests = [
-        {
-            "vllm_xargs": OFF,
-            "structured_outputs": {"choice": [text]},
-            "temperature": 0,
-            # The prompt contains the answer, so that drafts are often right.
-            "messages": [{"role": "user", "content": f"Say: {text}"}],
-        }
-        for text in texts
+        greedy | {"structured_outputs": {"choice": [text]}, "messages": prompt}
+        for text, prompt in zip(texts, prompts, strict=True)
     ]
     same = longest = calls = 0
     for text, (whole, stream) in zip(texts, ask_both(server, requests), strict=True):
@@ -143,17 +145,16 @@ def test_no_calls_where_none_were_wanted(server: VllmServer, vocabulary: Vocabul
 
 @on("logits_processor")
 def test_responses(server: VllmServer, vocabulary: Vocabulary) -> None:
-    tool = {"type": "function", "name": "get_weather", "parameters": WEATHER["function"]["parameters"]}
+    tools = [{"type": "function", "name": "get_weather", "parameters": WEATHER["function"]["parameters"]}]
     scripts = [ids for ids in transcripts(60, vocabulary) if vocabulary.format.think_begin not in ids]
     for number, ids in enumerate(scripts):
         length = number % 3 == 2
-        body = {"input": "What's the weather like?", "tools": [tool], "max_output_tokens": len(ids) if length else 600}
+        body = {"input": "What's the weather like?", "tools": tools, "max_output_tokens": len(ids) if length else 600}
         _, _, content, calls = expected(ids, vocabulary, length=length, stream=False)
         for stream in (False, True):
             response = respond(server, stream=stream, **scripted_request(ids, vocabulary, **body))
             items, status = response["output"], response["status"]
-            text = "".join(part["text"] for item in items if item["type"] == "message" for part in item["content"])
-            assert (text, called(response)) == (content, calls), vocabulary.decode(ids)
+            assert (said(response), called(response)) == (content, calls), vocabulary.decode(ids)
             assert status == ("incomplete" if length else "completed")
             for item in items:
                 is_cut = length and item is items[-1] and item["type"] != "function_call"

@@ -25,12 +25,8 @@ pytestmark = pytest.mark.server
 
 # In bfloat16 the likeliest token can depend on the batch. The prompts must come from the connector alone.
 FLAGS = ("--dtype=float32", "--no-enable-prefix-caching")
-COMMON = {
-    "model": "kimi-k2",
-    "temperature": 0,
-    "return_token_ids": True,
-    "vllm_xargs": {"constrained_k2_finish_reserve": 300},
-}
+RESERVE = {"constrained_k2_finish_reserve": 300}
+COMMON = {"model": "kimi-k2", "temperature": 0, "return_token_ids": True, "vllm_xargs": RESERVE}
 WHOLE = 500  # max_tokens of a whole answer
 SOURCES = ("local_compute", "external_kv_transfer")
 
@@ -57,12 +53,9 @@ def prompt_tokens(server: VllmServer) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    "route",
-    [
-        pytest.param(BACKEND_FLAGS, id="structured_output"),
-        pytest.param(CONSTRAINED_FLAGS, id="logits_processor", marks=pytest.mark.only_all),
-    ],
-)
+    "route", [BACKEND_FLAGS, pytest.param(CONSTRAINED_FLAGS, marks=pytest.mark.only_all)],
+    ids=["structured_output", "logits_processor"],
+)  # fmt: skip
 def test_a_decode_server_answers_as_one_server(route: tuple[str, ...], tmp_path: Path) -> None:
     model, storage = build_model(tmp_path / "model", arch="llama"), tmp_path / "storage"
     samples = [sample for sample in ordinary_samples(40, seed=5) if sample.choice in {"required", "named"}]

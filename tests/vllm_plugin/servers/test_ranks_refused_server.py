@@ -21,6 +21,13 @@ pytestmark = [pytest.mark.server, pytest.mark.only_all]
 ENVIRONMENT = {**WITHOUT_PLUGIN, "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
+def fails(server: VllmServer) -> None:
+    """Ask for a completion, which fails; the server may end before it has answered."""
+    body = {"model": "kimi-k2", "prompt": "hi", "max_tokens": 5}
+    with suppress(httpx.TransportError):
+        assert httpx.post(f"{server.url}/v1/completions", json=body, timeout=120).status_code == 500
+
+
 def started_log(tmp_path: Path, *flags: str) -> str:
     model, log = build_model(tmp_path / "model", arch="llama"), tmp_path / "log"
     server = VllmServer(model, flags, log=log, environment=ENVIRONMENT, entry=SERVE)
@@ -41,14 +48,10 @@ def test_ray(tmp_path: Path) -> None:
 
 
 def test_data_parallel_of_a_mixture_of_experts(tmp_path: Path) -> None:
-    model = build_model(tmp_path / "model", arch="kimi_k2")
-    body = {"model": "kimi-k2", "prompt": "hi", "max_tokens": 5}
-    with VllmServer(
-        model, ("--data-parallel-size=2",), log=tmp_path / "log", environment=ENVIRONMENT, entry=SERVE
-    ) as server:
+    model, flags = build_model(tmp_path / "model", arch="kimi_k2"), ("--data-parallel-size=2",)
+    with VllmServer(model, flags, log=tmp_path / "log", environment=ENVIRONMENT, entry=SERVE) as server:
         for _ in range(2):
-            with suppress(httpx.TransportError):  # the server may end before it has answered
-                assert httpx.post(f"{server.url}/v1/completions", json=body, timeout=120).status_code == 500
+            fails(server)
         assert "raise NotImplementedError" in server.log_text()  # CpuCommunicator.all_gatherv
 
 
@@ -59,9 +62,7 @@ def test_an_engine_core_that_dies_ends_the_server(tmp_path: Path) -> None:
         process = psutil.Process(server.pid)
         (core,) = (child for child in process.children() if child.cmdline()[:1] == ["VLLM::EngineCore"])
         core.kill()
-        with suppress(httpx.TransportError):
-            body = {"model": "kimi-k2", "prompt": "hi", "max_tokens": 5}
-            assert httpx.post(f"{server.url}/v1/completions", json=body, timeout=120).status_code == 500
+        fails(server)
         for _ in range(240):
             if process.status() == psutil.STATUS_ZOMBIE:
                 break

@@ -17,8 +17,11 @@ from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.evaluation.server_metrics import parse_counters, total
 from scripts.bundled_samples.ordinary import ordinary_samples
 from tests.kit.servers import SERVERS, on
-from tests.vllm_plugin.asking import MESSAGES, WEATHER
+from tests.kit.tools import tool
+from tests.prompts.dialogs import call, calls, result
+from tests.vllm_plugin.asking import MESSAGES, WEATHER, post
 from tests.vllm_plugin.openai_client import ask_all, judged
+from tests.vllm_plugin.servers.answers import CHAT, only_choice
 
 pytestmark = pytest.mark.server
 
@@ -26,11 +29,6 @@ OURS = ("tp2_logits_processor",)
 OURS_ALL = ("tp2_structured_output", "tp2_ngram", "dp2_structured_output", "dp2_logits_processor")
 on_ours = on(*OURS, only_all=OURS_ALL)
 ADOPTED = "constrained_k2_adopted_requests_total"
-
-
-def post(server: VllmServer, **body: Any) -> httpx.Response:
-    """Post on a connection of its own: the kernel spreads connections over the API servers."""
-    return httpx.post(f"{server.url}/v1/chat/completions", json={"model": "kimi-k2"} | body, timeout=300)
 
 
 def counters(server: VllmServer) -> dict[str, float]:
@@ -75,12 +73,12 @@ def test_calls_are_valid_and_counted_in_every_process(
         samples = [sample for sample in samples if sample.choice in {"required", "named"}]
     # Few steps: in each of them ranks on a busy machine wait long for each other (vLLM's CPU communicator spins).
     answers = asyncio.run(ask_all(server.url, samples, model="kimi-k2", temperature=1.0, max_tokens=500))
-    result, problems = judged(samples, answers)
+    found, problems = judged(samples, answers)
     assert not problems
     due = [pair for pair in zip(samples, answers, strict=True) if pair[0].choice in {"required", "named"}]
     # The finish reserve is in force where masks are made.
     assert [(sample.number, answer) for sample, answer in due if answer.finish_reason == "length"] == []
-    assert result.calls == result.declared == result.valid == result.numbered >= result.due > 15
+    assert found.calls == found.declared == found.valid == found.numbered >= found.due > 15
     time.sleep(1)  # the last step's statistics come behind its answer
 
     after = counters(server)
@@ -94,7 +92,7 @@ def test_calls_are_valid_and_counted_in_every_process(
     if kind == "dp2_adopted":
         assert all(engines({key: value for key, value in after.items() if 'source="tag"' in key}, ADOPTED, topology))
         assert total(after, "constrained_k2_left_requests_total") == 0
-        assert result.served == result.due == len(samples)
+        assert found.served == found.due == len(samples)
     ended = "constrained_k2_ended_early_requests_total"
     assert engines(after, ended, topology) == engines(before, ended, topology)
     if "ngram" in kind:
@@ -103,24 +101,20 @@ def test_calls_are_valid_and_counted_in_every_process(
 
 @on_ours
 def test_every_api_server_reads_the_settings_repairs_and_refuses(server: VllmServer, topology: Topology) -> None:
-    call = {"id": "call_made_elsewhere", "type": "function",
-            "function": {"name": "get_weather", "arguments": '{"city": "Oslo", "days": 1}'}}  # fmt: skip
-    history = [*MESSAGES, {"role": "assistant", "content": "", "tool_calls": [call]},
-               {"role": "tool", "tool_call_id": call["id"], "content": "sunny"}, *MESSAGES]  # fmt: skip
+    made = calls(call("call_made_elsewhere", "get_weather", '{"city": "Oslo", "days": 1}')) | {"content": ""}
+    history = [*MESSAGES, made, result("call_made_elsewhere", "sunny"), *MESSAGES]
     loose = {"type": "function", "function": {**WEATHER["function"], "strict": False}}
-    bad = {"type": "function", "function": {"name": "f", "parameters": {"$ref": "#/x"}, "strict": True}}
+    bad = tool("f", {"$ref": "#/x"}, strict=True)
     switched = {"constrained_k2_diagnostics": "on"}
     before, logged = counters(server), len(server.log_text())
 
     def ask_both(_: int) -> None:
-        answer = post(
-            server, messages=history, tools=[loose], tool_choice="required", parallel_tool_calls=False, max_tokens=400,
-            vllm_xargs=switched,
-        )  # fmt: skip
-        (choice,) = answer.raise_for_status().json()["choices"]
+        """Each on a connection of its own: the kernel spreads connections over the API servers."""
+        one: Any = {"tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 400, "vllm_xargs": switched}
+        choice = only_choice(server, messages=history, tools=[loose], **one)
         assert [made["id"] for made in choice["message"]["tool_calls"]] == ["functions.get_weather:1"]
         assert choice["constrained_k2"]["tools_called"]["get_weather"]["coverage"] == "object"
-        refused = post(server, messages=MESSAGES, tools=[bad], max_tokens=5)
+        refused = post(server, CHAT, messages=MESSAGES, tools=[bad], max_tokens=5)
         assert refused.status_code == 400 and "tools[name='f']" in refused.json()["error"]["message"]
 
     with ThreadPoolExecutor(12) as threads:
@@ -137,7 +131,7 @@ def test_every_api_server_reads_the_settings_repairs_and_refuses(server: VllmSer
 @on("tp2_logits_processor")
 def test_every_rank_leaves_the_same_tokens(server: VllmServer) -> None:
     """The masks of other servers are vLLM's to spread, or made in one rank."""
-    post(server, messages=MESSAGES, tools=[WEATHER], tool_choice="required", max_tokens=200).raise_for_status()
+    only_choice(server, messages=MESSAGES, tools=[WEATHER], tool_choice="required", max_tokens=200)
     time.sleep(1)
     records = server.log.parent / "records"
     first, second = (path.read_text().splitlines() for path in sorted(records.iterdir()))

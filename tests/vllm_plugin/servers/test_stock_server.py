@@ -12,6 +12,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2.evaluation.server import VllmServer
 from tests.kit.servers import on, started
+from tests.prompts.dialogs import call, calls, result
 from tests.vllm_plugin.asking import MESSAGES, WEATHER
 
 pytestmark = [pytest.mark.server, on("stock")]
@@ -19,10 +20,9 @@ pytestmark = [pytest.mark.server, on("stock")]
 XARGS = {"constrained_k2": json.dumps({"tools": [WEATHER]}), "constrained_k2_repair": "on"}
 CALLED = [
     *MESSAGES,
-    {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [
-        {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{ "city":"x"}'}}]},
-    {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "<|im_end|>"}]},
-]  # fmt: skip
+    calls(call("call_1", "get_weather", '{ "city":"x"}')) | {"reasoning_content": "hm"},
+    result("call_1", [{"type": "text", "text": "<|im_end|>"}]),
+]
 CHAT: dict[str, Any] = {"messages": MESSAGES, "max_tokens": 12, "seed": 1, "temperature": 1.0}
 ASKED: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", CHAT),

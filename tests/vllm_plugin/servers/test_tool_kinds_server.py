@@ -11,7 +11,9 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.server import VllmServer
 from tests.kit.servers import on
+from tests.kit.tools import tool
 from tests.vllm_plugin.asking import MESSAGES, chat, post, respond
+from tests.vllm_plugin.servers.answers import CHAT
 
 pytestmark = [pytest.mark.server, on("logits_processor")]
 
@@ -21,7 +23,7 @@ F = {"type": "function", "name": "find", "description": "", "parameters": CITY, 
 NAMESPACE = {"type": "namespace", "name": "crm", "description": "Customers.", "tools": [F]}
 CUSTOM = {"type": "custom", "name": "patch", "description": "Applies a patch."}
 WEB = {"type": "web_search"}
-CHAT = [{"type": "function", "function": {"name": name, "parameters": CITY}} for name in ("f", "g", "f")]
+TOOLS = [tool(name, CITY) for name in ("f", "g", "f")]
 FIELDS = {"temperature": 1.0, "vllm_xargs": {"constrained_k2_finish_reserve": 200}}
 
 
@@ -34,10 +36,8 @@ def responses(server: VllmServer, *, stream: bool, **fields: Any) -> list[dict[s
 
 def names(server: VllmServer, *, stream: bool, **fields: Any) -> list[str]:
     """The names of the functions that a chat's answer calls."""
-    return [
-        name
-        for _, name, _ in chat(server, stream=stream, **(FIELDS | {"tools": CHAT, "max_tokens": 400} | fields)).calls
-    ]
+    seen = chat(server, stream=stream, **FIELDS | {"tools": TOOLS, "max_tokens": 400} | fields)
+    return [name for _, name, _ in seen.calls]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -61,7 +61,7 @@ def test_custom_tools_with_a_grammar(server: VllmServer, stream: bool) -> None:
     assert re.fullmatch(r"(\+[^\n]{1,4}\n){2}\.", call["input"])
     form = {"type": "grammar", "grammar": {"syntax": "regex", "definition": '"[a-z]{3}"\\n'}}
     custom = {"type": "custom", "custom": {"name": "patch", "format": form}}
-    answer = chat(server, stream=stream, **FIELDS, tools=[*CHAT, custom], max_tokens=400,
+    answer = chat(server, stream=stream, **FIELDS, tools=[*TOOLS, custom], max_tokens=400,
                   tool_choice={"type": "custom", "custom": {"name": "patch"}})  # fmt: skip
     ((_, name, arguments),) = answer.calls
     assert name == "patch" and re.fullmatch('"[a-z]{3}"\n', json.loads(arguments)["input"])
@@ -82,9 +82,9 @@ def test_allowed_tools(server: VllmServer, stream: bool) -> None:
     for given in ({"allowed_tools": asked}, asked):
         assert set(names(server, stream=stream, tool_choice={"type": "allowed_tools"} | given)) == {"g"}
     tools[0]["function"] = {"name": "h"}
-    body = {"tools": CHAT, "messages": MESSAGES, "stream": stream}
+    body = {"tools": TOOLS, "messages": MESSAGES, "stream": stream}
     choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
-    refused = post(server, "/v1/chat/completions", **body, tool_choice=choice)
+    refused = post(server, CHAT, **body, tool_choice=choice)
     assert refused.status_code == 400
     assert "tool_choice.allowed_tools.tools[0]: no tool of this request is named 'h'" in refused.text
 

@@ -1,6 +1,5 @@
 """Calls are declined exactly where the model hardly means them: on vLLM's own schedulers, and in logits processors."""
 
-import json
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,15 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 import torch
-from vllm import SamplingParams
-from vllm.v1.sample.logits_processor import BatchUpdate
 
-from constrained_k2 import Compiler, ToolCallSpec, Vocabulary, parse_completion, render_tool_calls
-from constrained_k2.request.spec import ToolCall
+from constrained_k2 import Compiler, ToolCallSpec, Vocabulary, parse_completion
 from constrained_k2.request.undeclared_calls import CALL_THRESHOLD
 from constrained_k2.turn.intent import Intent
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
@@ -27,15 +20,14 @@ from constrained_k2.vllm_plugin.shared.row_plan import NamedRow, PlannedRow, pla
 from constrained_k2.vllm_plugin.worker import masked_request, patched_rows, row_masks
 from constrained_k2.vllm_plugin.worker.device_masks import DeviceMasks
 from tests.kit.budget import SEED, tries
-from tests.vllm_plugin.declining import NEVER, Speaker, SpeakingEngine, turn_of
+from tests.kit.tools import tool
+from tests.vllm_plugin.declining import Speaker, SpeakingEngine, spoken
 from tests.vllm_plugin.patched import patch_vllm
-from tests.vllm_plugin.scheduling import admitted, config_of, drafter
-from tests.vllm_plugin.served import vllm_config
+from tests.vllm_plugin.scheduling import admitted, config_of, drafter, turn_of
+from tests.vllm_plugin.served import CPU, NEVER, asking, left, update, vllm_config
 
 NAMES = ("get_weather", "get_time", "search")
-EMPTY = {"type": "object", "additionalProperties": False}
-TOOLS = [{"type": "function", "function": {"name": name, "parameters": EMPTY}} for name in NAMES]
-BODY: dict[str, Any] = {"tools": TOOLS}
+BODY: dict[str, Any] = {"tools": [tool(name, {"type": "object", "additionalProperties": False}) for name in NAMES]}
 THRESHOLD = CALL_THRESHOLD
 LIMIT = 100
 
@@ -46,8 +38,7 @@ def speakers_of(vocabulary: Vocabulary, seed: int, count: int) -> dict[str, Spea
     compiled = Compiler(vocabulary, undeclared_calls="decline").compile(ToolCallSpec.from_openai(BODY))
     found = {}
     for number in range(count):
-        calls = [ToolCall(chance.choice(NAMES), index, "{}") for index in range(2)]
-        script = [*vocabulary.encode("Hi"), *render_tool_calls(calls, vocabulary), vocabulary.format.turn_end]
+        script = turn_of(vocabulary, *((chance.choice(NAMES), "{}") for _ in range(2)), text="Hi")
         matcher, names = compiled.matcher(), [list[int](), list[int]()]
         for at, token in enumerate(script):
             if matcher.intent() is not None:
@@ -63,6 +54,7 @@ def speakers_of(vocabulary: Vocabulary, seed: int, count: int) -> dict[str, Spea
 @pytest.fixture
 def counters(monkeypatch: pytest.MonkeyPatch) -> EngineCounters:
     """Those of a process that has just started."""
+    patch_vllm()
     declining = Declining(found := EngineCounters())
     for module in (patched_rows, scheduler, row_masks):
         monkeypatch.setattr(module, "declining", declining)
@@ -73,25 +65,16 @@ def counters(monkeypatch: pytest.MonkeyPatch) -> EngineCounters:
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
 @pytest.mark.parametrize(("drafts", "blocks"), [(False, 512), (True, 512), (True, 8)])
-@pytest.mark.parametrize("asynchronous", [False, True])
 def test_the_structured_output_route(
-    model: Path,
-    vocabulary: Vocabulary,
-    counters: EngineCounters,
-    choice: str,
-    blocks: int,
-    *,
-    asynchronous: bool,
+    model: Path, vocabulary: Vocabulary, counters: EngineCounters, choice: str, blocks: int, *, asynchronous: bool,
     drafts: bool,
-) -> None:
+) -> None:  # fmt: skip
     """The turns are those of the slow and obvious way, through drafts, rollback and preemption."""
-    patch_vllm()
     speculation = {} if drafts else {"speculative_config": None}
-    engine = SpeakingEngine(
-        config_of(model, max_model_len=160, **speculation), asynchronous=asynchronous, blocks=blocks
-    )
+    config = config_of(model, max_model_len=160, **speculation)
+    engine = SpeakingEngine(config, asynchronous=asynchronous, blocks=blocks)
     body = BODY | {"tool_choice": choice}
-    declined = unmeant = 0
+    declined = 0
     expected = {}
     engine.speakers = speakers_of(vocabulary, SEED, tries(24, fast=16))
     if choice == "required":  # without text before the section
@@ -101,10 +84,8 @@ def test_the_structured_output_route(
     for name, speaker in engine.speakers.items():
         # One request fits into seven blocks of 16 tokens, with its drafts; two long ones do not.
         requests.append(engine.add(name, admitted(vocabulary, body, max_tokens=LIMIT), speaker.script, [1] * 6))
-        expected[name] = turn_of(speaker, body, vocabulary, THRESHOLD, LIMIT)
-        done = parse_completion(expected[name], vocabulary)
-        declined += len(done.declined)
-        unmeant += choice == "required" and expected[name] != speaker.script
+        expected[name] = spoken(speaker, body, vocabulary, THRESHOLD, LIMIT)
+        declined += len(parse_completion(expected[name], vocabulary).declined)
     scripts = {name: speaker.script for name, speaker in engine.speakers.items()}
     draft = drafter(scripts, random.Random(SEED), vocabulary)
     engine.run(draft if drafts else lambda *_: [])
@@ -119,10 +100,9 @@ def test_the_structured_output_route(
 def test_calls_that_are_required_and_not_meant_are_counted_once(
     model: Path, vocabulary: Vocabulary, counters: EngineCounters
 ) -> None:
-    patch_vllm()
     engine = SpeakingEngine(config_of(model, speculative_config=None), asynchronous=False)
     body = BODY | {"tool_choice": "required"}
-    script = [*render_tool_calls([ToolCall("get_time", 0, "{}")], vocabulary), vocabulary.format.turn_end]
+    script = turn_of(vocabulary, ("get_time", "{}"))
     first = script.index(vocabulary.format.call_begin) + 1
     doubts = {first: 0.1, first + 2: 0.1}
     engine.speakers = {"a": Speaker(script, vocabulary.size, doubts), "b": Speaker(script, vocabulary.size, {})}
@@ -136,7 +116,6 @@ def test_calls_that_are_required_and_not_meant_are_counted_once(
 def test_a_threshold_of_nothing_declines_nothing(
     model: Path, vocabulary: Vocabulary, counters: EngineCounters, threshold: float
 ) -> None:
-    patch_vllm()
     ours = {"route": "structured_output", "call_threshold": threshold}
     config = config_of(model, speculative_config=None, additional_config={"constrained_k2": ours})
     engine = SpeakingEngine(config, asynchronous=False)
@@ -145,7 +124,7 @@ def test_a_threshold_of_nothing_declines_nothing(
         engine.add(name, admitted(vocabulary, BODY, max_tokens=LIMIT), speaker.script)
     engine.run()
     for name, speaker in engine.speakers.items():
-        assert engine.outputs[name] == turn_of(speaker, BODY, vocabulary, threshold, LIMIT)
+        assert engine.outputs[name] == spoken(speaker, BODY, vocabulary, threshold, LIMIT)
     assert bool(counters.declined_calls) == bool(threshold)
 
 
@@ -155,18 +134,14 @@ def test_the_logits_processor_of_the_v1_runner(
 ) -> None:
     """The same turns, whether masks are applied in host memory or as on a device."""
     if device == "device":
-        made = DeviceMasks(vocabulary.size, 8, torch.device("cpu"), pin=False)
+        made = DeviceMasks(vocabulary.size, 8, CPU, pin=False)
         monkeypatch.setattr("constrained_k2.vllm_plugin.worker.logits_processor_v1.row_masks", lambda *_, **__: made)
-    processor = KimiK2LogitsProcessor(
-        vllm_config(model, vocabulary, additional_config={}), torch.device("cpu"), is_pin_memory=False
-    )
+    processor = KimiK2LogitsProcessor(vllm_config(model, vocabulary, additional_config={}), CPU, is_pin_memory=False)
     declined = 0
     for seed in range(tries(24, fast=4)):
         speakers = list(speakers_of(vocabulary, SEED + seed, 4).values())
         outputs: list[list[int]] = [[] for _ in speakers]
-        params = SamplingParams(extra_args={"constrained_k2": json.dumps(BODY)})
-        added = [(row, params, [1], output) for row, output in enumerate(outputs)]
-        processor.update_state(BatchUpdate(batch_size=4, removed=[], added=added, moved=[]))
+        processor.update_state(update(added=[(row, asking(BODY), [1], output) for row, output in enumerate(outputs)]))
         for _ in range(LIMIT):
             logits = torch.stack([speaker.logits(ids) for speaker, ids in zip(speakers, outputs, strict=True)])
             chosen = processor.apply(logits).argmax(dim=1).tolist()
@@ -174,7 +149,7 @@ def test_the_logits_processor_of_the_v1_runner(
                 ids.append(token)
             processor.update_state(None)
         for speaker, ids in zip(speakers, outputs, strict=True):
-            expected = turn_of(speaker, BODY, vocabulary, THRESHOLD, LIMIT)
+            expected = spoken(speaker, BODY, vocabulary, THRESHOLD, LIMIT)
             assert ids[: len(expected)] == expected
             declined += len(parse_completion(expected, vocabulary).declined)
     assert counters.declined_calls == declined > 0
@@ -184,15 +159,12 @@ def test_calls_of_a_logits_processor_are_counted_once_each(
     model: Path, vocabulary: Vocabulary, counters: EngineCounters
 ) -> None:
     """One request after the other, whose objects may get the same address; and one that comes back preempted."""
-    config = vllm_config(model, vocabulary, additional_config={})
-    processor = KimiK2LogitsProcessor(config, torch.device("cpu"), is_pin_memory=False)
+    processor = KimiK2LogitsProcessor(vllm_config(model, vocabulary, additional_config={}), CPU, is_pin_memory=False)
     markers = vocabulary.format
     begun = [markers.section_begin, markers.call_begin, *vocabulary.encode("functions.")]
 
     def enter(body: Any, output: list[int]) -> None:
-        params = SamplingParams(extra_args={"constrained_k2": json.dumps(body)})
-        added = [(0, params, [1], output)]
-        processor.update_state(BatchUpdate(batch_size=1, removed=[], added=added, moved=[]))
+        processor.update_state(update(added=[(0, asking(body), [1], output)]))
         processor.apply(torch.zeros(1, vocabulary.size))
 
     for _ in range(5):
@@ -211,12 +183,8 @@ def test_calls_of_a_logits_processor_are_counted_once_each(
 def test_the_v2_runner_declines_rows_that_the_device_knows(counters: EngineCounters) -> None:
     """Requests a and b; of b's two drafts the device verifies one, so its third row is none."""
     meant = np.arange(4, dtype=np.int32)
-    named = [
-        NamedRow(PlannedRow(0, 0, "b"), ("b", 0), Intent(meant, 9, 0.5)),
-        NamedRow(PlannedRow(0, 1, "b"), ("b", 0), Intent(meant, 9, 0.5)),
-        NamedRow(PlannedRow(0, 2, "b"), ("b", 0), Intent(meant, 9, 0.5)),
-        NamedRow(PlannedRow(1, 0, "gone"), ("gone", 0), Intent(meant, 9, 0.5)),
-    ]
+    rows = [PlannedRow(0, 0, "b"), PlannedRow(0, 1, "b"), PlannedRow(0, 2, "b"), PlannedRow(1, 0, "gone")]
+    named = [NamedRow(row, (row.request_id, 0), Intent(meant, 9, 0.5)) for row in rows]
     logits = torch.zeros(4, 32)
     logits[1, 2] = 9.0  # meant: the first row of b
     batch = SimpleNamespace(req_ids=["a", "b", "c"], cu_num_logits=torch.tensor([0, 1, 3, 4], dtype=torch.int32))
@@ -227,5 +195,4 @@ def test_the_v2_runner_declines_rows_that_the_device_knows(counters: EngineCount
     replaced = patched_rows.apply_grammar_bitmask_v2(mask)
     replaced(None, logits, batch, planned_ids(["b", "gone"], (), named), np.zeros((4, 1)))
     assert not logits[0].any() and not logits[3].any()
-    assert torch.nonzero(logits[1] > NEVER).flatten().tolist() == [0, 1, 2, 3]
-    assert torch.nonzero(logits[2] > NEVER).flatten().tolist() == [9]
+    assert (left(logits[1]), left(logits[2])) == ({0, 1, 2, 3}, {9})

@@ -8,9 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 import torch
 from prometheus_client import REGISTRY
 from vllm import SamplingParams
@@ -29,16 +26,13 @@ from constrained_k2.vllm_plugin.shared.byte_compiler import _byte_compiler
 from constrained_k2.vllm_plugin.shared.counters import EngineCounters, engine_counters
 from constrained_k2.vllm_plugin.shared.row_plan import PlannedRow
 from constrained_k2.vllm_plugin.shared.row_probe import RowProbe
-from constrained_k2.vllm_plugin.shared.settings import Server, Settings, settings_in
+from constrained_k2.vllm_plugin.shared.settings import Server
 from constrained_k2.vllm_plugin.shared.transport import Published
 from constrained_k2.vllm_plugin.worker import patched_output
+from tests.kit.tools import tool
 from tests.vllm_plugin.patched import patch_vllm
 
 patch_vllm()
-
-
-def function(name: str, parameters: Any = None, **more: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "parameters": parameters or {}, **more}}
 
 
 RELAXED = {"type": "object", "properties": {"s": {"type": "string", "pattern": "(a+)-\\1"}}, "required": ["s"]}
@@ -68,42 +62,36 @@ def counted(steps: int = 1) -> EngineCounters:
 
 def test_news_are_what_came_since_the_last_time() -> None:
     counters, published = EngineCounters(), Published()
-    assert published.news([counters.snapshot()]) is None
+    assert published.delta([counters.snapshot()]) is None
     counters.masked_steps += 2
     counters.arguments.rows += 3
     counters.arguments.seconds += 0.5
     counters.grammars.add(None)
     counters.grammars.add(0.25)
-    assert published.news([counters.snapshot()]) == {
+    assert published.delta([counters.snapshot()]) == {
         "totals": {"masked_steps": 2, "arguments_rows": 3, "arguments_seconds": 0.5, "hits": 1, "compiled": 1},
         "compile_seconds": [0.25],
     }
-    assert published.news([counters.snapshot()]) is None
+    assert published.delta([counters.snapshot()]) is None
     counters.grammars.add(0.5)
-    assert published.news([counters.snapshot()]) == {"totals": {"compiled": 1}, "compile_seconds": [0.5]}
+    assert published.delta([counters.snapshot()]) == {"totals": {"compiled": 1}, "compile_seconds": [0.5]}
 
 
-def test_news_of_several_processes_add_up() -> None:
+def test_news_of_several_processes_add_up_whatever_snapshots_are_lost_or_read_twice() -> None:
     one, two, published = counted(1), counted(5), Published()
-    assert published.news([one.snapshot(), two.snapshot()]) == {"totals": {"masked_steps": 6}, "compile_seconds": []}
+    assert published.delta([one.snapshot(), two.snapshot()]) == {"totals": {"masked_steps": 6}, "compile_seconds": []}
     two.masked_steps += 1
-    assert published.news([one.snapshot(), two.snapshot()]) == {"totals": {"masked_steps": 1}, "compile_seconds": []}
-    assert published.news([one.snapshot()]) is None
-
-
-def test_a_snapshot_lost_or_read_twice_does_no_harm() -> None:
-    counters, published = counted(1), Published()
-    counters.snapshot()
-    counters.masked_steps += 1
-    twice = counters.snapshot()
-    assert published.news([twice]) == {"totals": {"masked_steps": 2}, "compile_seconds": []}
-    assert published.news([twice]) is None
+    two.snapshot()  # lost
+    two.masked_steps += 1
+    twice = two.snapshot()
+    assert published.delta([one.snapshot(), twice]) == {"totals": {"masked_steps": 2}, "compile_seconds": []}
+    assert published.delta([twice]) is None
 
 
 def test_processes_that_ended_are_forgotten() -> None:
     published = Published()
     for _ in range(200):
-        assert published.news([counted().snapshot()])
+        assert published.delta([counted().snapshot()])
     assert len(published._totals) <= 64
 
 
@@ -111,10 +99,10 @@ def test_compile_durations_are_bounded() -> None:
     counters, published = EngineCounters(), Published()
     for number in range(1000):
         counters.grammars.add(float(number))
-    news = published.news([counters.snapshot()])
-    assert news is not None
-    assert news["totals"] == {"compiled": 1000}
-    assert news["compile_seconds"] == [float(number) for number in range(936, 1000)]
+    delta = published.delta([counters.snapshot()])
+    assert delta is not None
+    assert delta["totals"] == {"compiled": 1000}
+    assert delta["compile_seconds"] == [float(number) for number in range(936, 1000)]
 
 
 # vLLM's SchedulerStats -------------------------------------------------------------------------------------------------
@@ -123,11 +111,11 @@ def test_compile_durations_are_bounded() -> None:
 def test_scheduler_stats_carry_the_field_through_vllms_serializer() -> None:
     stats = SchedulerStats(num_running_reqs=3)
     assert stats.constrained_k2 is None
-    news = {"totals": {"masked_steps": 1, "header_seconds": 0.5}, "compile_seconds": [0.1]}
-    stats.constrained_k2 = news
+    delta = {"totals": {"masked_steps": 1, "header_seconds": 0.5}, "compile_seconds": [0.1]}
+    stats.constrained_k2 = delta
     sent = MsgpackEncoder().encode(EngineCoreOutputs(scheduler_stats=stats))
     got = MsgpackDecoder(EngineCoreOutputs).decode(sent).scheduler_stats
-    assert (got.num_running_reqs, got.constrained_k2) == (3, news)
+    assert (got.num_running_reqs, got.constrained_k2) == (3, delta)
     sent = MsgpackEncoder().encode(EngineCoreOutputs(scheduler_stats=SchedulerStats()))
     assert MsgpackDecoder(EngineCoreOutputs).decode(sent).scheduler_stats.constrained_k2 is None
 
@@ -180,17 +168,13 @@ def received(here: Any, totals: Any) -> None:
         here.update_from_output(None, arrived)
 
 
-def test_the_scheduler_sends_what_is_new_once(counters: EngineCounters) -> None:
-    here = scheduler()
-    assert here.make_stats().constrained_k2 is None
-    counters.masked_steps += 1
-    assert here.make_stats().constrained_k2["totals"] == {"masked_steps": 1}
-    assert here.make_stats().constrained_k2 is None
-
-
-def test_the_scheduler_sends_what_workers_have_counted(counters: EngineCounters) -> None:
+def test_the_scheduler_sends_once_what_it_and_its_workers_have_counted(counters: EngineCounters) -> None:
     here, worker = scheduler(), counted(3)
+    assert here.make_stats().constrained_k2 is None
     counters.masked_steps += 1  # as on the structured-output route
+    here.log_stats = False  # nothing is lost
+    assert here.make_stats() is None
+    here.log_stats = True
     received(here, worker.snapshot())
     assert here.make_stats().constrained_k2["totals"] == {"masked_steps": 4}
     received(here, worker.snapshot())
@@ -212,19 +196,10 @@ def test_counts_are_reported_now_and_then_while_requests_run(
         counters.masked_steps += 1
         reported.append(here.make_stats().constrained_k2)
         now[0] += 0.01
-    assert [at for at, news in enumerate(reported) if news] == [0, 10, 20]
+    assert [at for at, delta in enumerate(reported) if delta] == [0, 10, 20]
     here.running = []  # the last step of the last request: nothing may wait for the next one
     reported.append(here.make_stats().constrained_k2)
-    assert sum(news["totals"]["masked_steps"] for news in reported if news) == 25
-
-
-def test_nothing_is_lost_where_vllm_makes_no_statistics(counters: EngineCounters) -> None:
-    here = scheduler()
-    here.log_stats = False
-    counters.masked_steps += 1
-    assert here.make_stats() is None
-    here.log_stats = True
-    assert here.make_stats().constrained_k2["totals"] == {"masked_steps": 1}
+    assert sum(delta["totals"]["masked_steps"] for delta in reported if delta) == 25
 
 
 # Prometheus ------------------------------------------------------------------------------------------------------------
@@ -235,21 +210,20 @@ def test_what_engines_report_is_added_up(served: None) -> None:
     assert REGISTRY.get_sample_value(
         "constrained_k2_masked_rows_total", {"model_name": "kimi", "engine": "7", "phase": "header"}
     ) == 0  # fmt: skip
-    before = value("compile_seconds_count", where="engine"), value("compile_seconds_sum", where="engine")
+    before = [value(f"compile_seconds_{kind}", where="engine") for kind in ("count", "sum")]
     for rank in (7, 7, 0):
-        news = {"totals": {"masked_steps": 2, "arguments_rows": 3, "arguments_seconds": 0.5, "changed_rows": 1,
+        delta = {"totals": {"masked_steps": 2, "arguments_rows": 3, "arguments_seconds": 0.5, "changed_rows": 1,
                            "examined_rows": 4, "ended_early": 1, "compiled": 1}, "compile_seconds": [0.25]}  # fmt: skip
-        metrics.record_engine(news, "kimi", rank)
-    assert value("masked_steps_total", engine="7") == 4
-    assert value("masked_rows_total", engine="7", phase="arguments") == 6
-    assert value("masked_rows_total", engine="7", phase="constant") == 0
+        metrics.record_engine(delta, "kimi", rank)
+    names = ("masked_steps", "masked_argmax_tokens", "examined_tokens", "ended_early_requests")
+    assert [value(f"{name}_total", engine="7") for name in names] == [4, 2, 8, 2]
+    assert [value("masked_rows_total", engine="7", phase=phase) for phase in ("arguments", "constant")] == [6, 0]
     assert value("mask_seconds_total", engine="7", phase="arguments") == 1
-    assert value("masked_argmax_tokens_total", engine="7") == 2
-    assert value("examined_tokens_total", engine="7") == 8
-    assert value("ended_early_requests_total", engine="7") == 2
     assert value("masked_steps_total", engine="0") == 2
-    assert value("compile_seconds_count", where="engine") - before[0] == 3
-    assert value("compile_seconds_sum", where="engine") - before[1] == 0.75
+    assert [value(f"compile_seconds_{kind}", where="engine") for kind in ("count", "sum")] == [
+        before[0] + 3,
+        before[1] + 0.75,
+    ]
 
 
 def admit(spec: ToolCallSpec, *, first: bool = False) -> None:
@@ -259,11 +233,11 @@ def admit(spec: ToolCallSpec, *, first: bool = False) -> None:
 @pytest.mark.parametrize(
     ("tools", "choice", "coverage"),
     [
-        ([function("f")], "auto", "whole"),
-        ([function("f"), function("g", RELAXED)], "required", "relaxed"),
-        ([function("f", RELAXED), function("g", {"not": {}}, strict=False)], "auto", "object"),
-        ([function("f"), function("g", {"type": "nonsense"})], "auto", "relaxed"),
-        ([function("f", RELAXED)], "none", "none"),
+        ([tool("f")], "auto", "whole"),
+        ([tool("f"), tool("g", RELAXED)], "required", "relaxed"),
+        ([tool("f", RELAXED), tool("g", {"not": {}}, strict=False)], "auto", "object"),
+        ([tool("f"), tool("g", {"type": "nonsense"})], "auto", "relaxed"),
+        ([tool("f", RELAXED)], "none", "none"),
     ],
 )
 def test_requests_are_counted_by_what_becomes_of_them(served: None, tools: Any, choice: str, coverage: str) -> None:
@@ -277,26 +251,18 @@ def test_requests_are_counted_by_what_becomes_of_them(served: None, tools: Any, 
 
 def test_lookups_and_compilations_are_counted_also_of_refused_requests(served: None) -> None:
     _byte_compiler.cache_clear()
-    hits, misses = (value("grammar_lookups_total", where="admission", result=result) for result in ("hit", "miss"))
-    compiled = value("compile_seconds_count", where="admission")
-    good, bad = function("f", {"minProperties": 1}), function("g", {"not": {}}, strict=True)
-    plain = value("grammar_lookups_total", where="admission", result="plain")
-    admit(ToolCallSpec.from_openai({"tools": [good, function("h")]}), first=True)
+
+    def counts() -> list[float]:
+        results = ("hit", "miss", "plain")
+        lookups = [value("grammar_lookups_total", where="admission", result=result) for result in results]
+        return [*lookups, value("compile_seconds_count", where="admission")]
+
+    before = counts()
+    good, bad = tool("f", {"minProperties": 1}), tool("g", {"not": {}}, strict=True)
+    admit(ToolCallSpec.from_openai({"tools": [good, tool("h")]}), first=True)
     with pytest.raises(Exception, match="no value satisfies"):
         admit(ToolCallSpec.from_openai({"tools": [good, bad]}), first=True)
-    assert value("grammar_lookups_total", where="admission", result="hit") == hits + 1
-    assert value("grammar_lookups_total", where="admission", result="miss") == misses + 2
-    assert value("compile_seconds_count", where="admission") == compiled + 2
-    assert value("grammar_lookups_total", where="admission", result="plain") == plain + 1
-
-
-@pytest.mark.parametrize("given", [-1, 1.5, "16", True, None])
-def test_the_setting_is_checked(given: Any) -> None:
-    config = SimpleNamespace(additional_config={"constrained_k2": {"memory_mib": given}})
-    with pytest.raises(ValueError, match="additional_config.constrained_k2.memory_mib: must be a whole number"):
-        settings_in(config)
-    config.additional_config["constrained_k2"]["memory_mib"] = 1
-    assert settings_in(config) == Settings(memory_mib=1)
+    assert [now - then for now, then in zip(counts(), before, strict=True)] == [1, 2, 1, 2]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")

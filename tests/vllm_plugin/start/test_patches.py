@@ -1,22 +1,20 @@
 """Patches of vLLM: all are applied, or none if this vLLM lacks anything that one needs."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import import_module
-from inspect import Parameter, Signature, getattr_static, signature
+from inspect import getattr_static
 from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from vllm import version
 
 import constrained_k2.vllm_plugin as plugin
 from constrained_k2.vllm_plugin.shared.flags import PACKAGE
 from constrained_k2.vllm_plugin.start import apply, registration
-from constrained_k2.vllm_plugin.start.apply import PatchFailed, State, activate, owner_of
+from constrained_k2.vllm_plugin.start.apply import PatchFailed, PatchState, activate, owner_of
 from constrained_k2.vllm_plugin.start.patch import TESTED_VERSIONS, Patch, Process
 from constrained_k2.vllm_plugin.start.table import PATCHES
 from constrained_k2.vllm_plugin.start.versions import TRY_VARIABLE, VERSIONS
@@ -24,14 +22,43 @@ from tests.vllm_plugin.patched import patch_vllm
 
 ROWS = apply.rows()
 DOORS = {row.target for row in ROWS if row.door}
-READS = [(row, read) for row in ROWS for read in row.reads]
 NAMED_BY_FLAGS = ["GrammarProposer", "KimiK2LogitsProcessor", "KimiK2ToolParser"]
 GONE = object()
-INHERITED = ("__getstate__", "__pydantic_core_schema__", "__pydantic_validator__")
-"""Attributes that a base class has too, so that none can be missing."""
+OURS = ["vllm", "serve", "kimi", "--tool-call-parser", "kimi_k2_constrained"]
 
 for row in ROWS:
     import_module(row.target.partition(":")[0])
+
+LACKS: dict[str, Callable[[Patch], Patch]] = {  # what of a row is not there -> the row
+    "target": lambda row: replace(row, target=f"{row.target}_gone"),
+    "parameter of the target": lambda row: replace(row, reads=(*row.reads, "gone")),
+    "parameter": lambda row: replace(row, reads=("vllm.parser:ParserManager.get_parser(gone)", *row.reads)),
+    "attribute": lambda row: replace(row, reads=(*row.reads, "vllm.config:VllmConfig.gone")),
+    "name of a module": lambda row: replace(row, reads=(*row.reads, "vllm.version:gone")),
+}
+
+
+def three(rows: list[Patch]) -> list[Patch]:
+    """The first row, the last one and one between, of those that read parameters of their target."""
+    rows = [row for row in rows if any(":" not in read for read in row.reads)]
+    return rows[:: max(1, (len(rows) - 1) // 2)][:3]
+
+
+THREE_DOORS = three([row for row in ROWS if row.door])
+SIX = pytest.mark.parametrize(
+    "row", [*THREE_DOORS, *three([row for row in ROWS if not row.door])], ids=lambda row: row.target
+)
+
+
+@pytest.fixture(params=LACKS)
+def without(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Patch], None]:
+    """Have a row need something that vLLM lacks."""
+
+    def lacking(row: Patch) -> None:
+        needing = LACKS[request.param](row)
+        monkeypatch.setattr(apply, "PATCHES", tuple(needing if each is row else each for each in PATCHES))
+
+    return lacking
 
 
 @pytest.fixture(autouse=True)
@@ -39,13 +66,11 @@ def unpatched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process in which no plugin has been loaded yet, without flags of ours; afterwards all is as before."""
     for target, original in apply.state.applied.items():
         monkeypatch.setattr(*owner_of(target), original)
-    monkeypatch.setattr(apply, "state", State())
+    monkeypatch.setattr(apply, "state", PatchState())
     monkeypatch.setattr(sys, "argv", ["vllm", "serve", "llama"])
-    apply._instance_attributes.cache_clear()
     yield
     for target, original in reversed(apply.state.applied.items()):
         setattr(*owner_of(target), original)
-    apply._instance_attributes.cache_clear()
 
 
 def in_vllm() -> dict[str, Any]:
@@ -57,100 +82,42 @@ def changed(before: dict[str, Any]) -> set[str]:
     return {target for target, found in in_vllm().items() if found is not before[target]}
 
 
-def without(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    """Take ``module:name.name`` out of vLLM, or rename the parameter of ``module:name(parameter)``."""
-    path, _, parameter = path.removesuffix(")").partition("(")
-    owner, name = owner_of(path)
-    if parameter:
-        monkeypatch.setattr(owner, name, renamed(getattr(owner, name), parameter))
-    elif isinstance(owner, type) and not path.endswith("__"):
-        module, _, names = path.partition(":")
-        monkeypatch.setattr(import_module(module), names.split(".")[0], lacking(owner, name))
-    else:
-        monkeypatch.delattr(owner, name)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.target)
+def test_every_name_of_a_row_is_in_this_vllm(row: Patch) -> None:
+    names = [row.target, *(read if ":" in read else f"{row.target}({read})" for read in row.reads)]
+    assert [problem for problem in map(apply.missing, names) if problem] == []
 
 
-def renamed(function: Any, parameter: str) -> Any:
-    taken = signature(function).parameters
-    assert parameter in taken
-
-    def other(*_: Any, **__: Any) -> None:
-        raise AssertionError("called")
-
-    names = [name if name != parameter else f"{name}_" for name in taken]
-    other.__signature__ = Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names])  # type: ignore[attr-defined]
-    return other
-
-
-def lacking(kind: type, name: str) -> type:
-    """The class without an attribute, of itself or of its instances."""
-    kept = {
-        each: getattr_static(kind, each)
-        for each in dir(kind)
-        if each != name and (not each.startswith("__") or each in {"__init__", "__dataclass_fields__"})
-    }
-    only = type(kind.__name__, (), dict(kept))
-    for each, value in kept.items():
-        if name in apply._instance_attributes(type("One", (), {each: value})):
-            delattr(only, each)  # the method that sets it
-    return only
-
-
-def assert_refused(row: Patch, read: str | None, before: dict[str, Any]) -> None:
-    """The failure names a row that needs what is gone, and what was tested; vLLM is as before."""
-    failure = apply.state.failure
-    assert failure is not None
-    # A method that sets what is gone is gone with it, and what else it sets.
-    home = read.rpartition(".")[0] if read is not None and ":" in read else row.target
-    culprits = [
-        each.target
-        for each in ROWS
-        if each is row or read in each.reads or any(used.startswith(home) for used in (each.target, *each.reads))
-    ]
-    assert any(target in str(failure) for target in culprits), failure
-    assert version.__version__ in str(failure) and all(each in str(failure) for each in TESTED_VERSIONS)
+@SIX
+def test_a_vllm_without_a_name_is_refused(
+    row: Patch, without: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The failure names the row, what is gone, and what was tested; vLLM is as before."""
+    without(row)
+    before = in_vllm()
+    registration.register()
+    said = str(apply.state.failure)
+    assert f"the patch of {row.target}" in said and "gone'" in said
+    assert version.__version__ in said and all(each in said for each in TESTED_VERSIONS)
     assert changed(before) == set()
-    for name in NAMED_BY_FLAGS:
+    for flag in NAMED_BY_FLAGS:
         with pytest.raises(PatchFailed, match="Tested with vLLM"):
-            plugin.__getattr__(name)
+            plugin.__getattr__(flag)
     for process in get_args(Process):
         with pytest.raises(PatchFailed, match="Tested with vLLM"):
             activate(process)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("row", [row for row in ROWS if not row.target.endswith(INHERITED)], ids=lambda row: row.target)
-def test_a_vllm_without_a_target(row: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, row.target)
-    before = in_vllm()
-    registration.register()
-    assert_refused(row, row.target, before)
-    monkeypatch.setattr(sys, "argv", ["vllm", "serve", "kimi", "--tool-call-parser", "kimi_k2_constrained"])
+    monkeypatch.setattr(sys, "argv", OURS)
     with pytest.raises(PatchFailed, match="Tested with vLLM"):
         registration.register()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("row", "read"), READS, ids=[f"{row.target} {read}" for row, read in READS])
-def test_a_vllm_without_something_that_is_read(row: Patch, read: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, read if ":" in read else f"{row.target}({read})")
-    before = in_vllm()
-    registration.register()
-    assert_refused(row, read, before)
-    monkeypatch.setattr(sys, "argv", ["vllm", "serve", "kimi", "--tool-call-parser=kimi_k2_constrained"])
-    with pytest.raises(PatchFailed, match="Tested with vLLM"):
-        registration.register()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("row", [row for row in ROWS if not row.target.endswith(INHERITED)], ids=lambda row: row.target)
+@SIX
 def test_what_register_has_not_seen_is_checked_before_anything_is_applied(
-    row: Patch, monkeypatch: pytest.MonkeyPatch
+    row: Patch, without: Callable[[Patch], None]
 ) -> None:
     """As in a process that had not loaded the target's module when the plugin was loaded."""
     registration.register()
-    without(monkeypatch, row.target)
-    apply._instance_attributes.cache_clear()
+    without(row)
     before = in_vllm()
     # The front end checks the engine core's rows too: it starts before any weight is loaded.
     for process in {*row.processes, "api_server"} if "engine_core" in row.processes else row.processes:
@@ -162,13 +129,9 @@ def test_what_register_has_not_seen_is_checked_before_anything_is_applied(
     assert changed(before) == set()
 
 
-@pytest.mark.parametrize(
-    ("row", "read"), [(row, read) for row, read in READS if row.door], ids=lambda value: getattr(value, "target", value)
-)
-def test_a_door_whose_module_is_imported_late_is_checked_then(
-    row: Patch, read: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without(monkeypatch, read if ":" in read else f"{row.target}({read})")
+@pytest.mark.parametrize("row", THREE_DOORS, ids=lambda row: row.target)
+def test_a_door_whose_module_is_imported_late_is_checked_then(row: Patch, without: Callable[[Patch], None]) -> None:
+    without(row)
     before = in_vllm()
     with pytest.raises(PatchFailed, match="Tested with vLLM"):
         apply.apply_doors(row.target.partition(":")[0])
@@ -189,6 +152,7 @@ def test_after_a_failure_no_door_is_applied() -> None:
         ("vllm.nowhere:name", "no module vllm.nowhere"),
         ("vllm.version:nothing", "no 'nothing' in vllm.version"),
         ("vllm.parser:ParserManager.get_parser(nothing)", "no parameter 'nothing' in ParserManager.get_parser"),
+        ("vllm.version:__version__(nothing)", "__version__ is not a function"),
         ("vllm.version:__version__", None),
     ],
 )
@@ -197,15 +161,18 @@ def test_what_is_missing_is_named(path: str, message: str | None) -> None:
     assert found is None if message is None else message in str(found)
 
 
+@pytest.mark.parametrize("registered", [True, False], ids=["registered", "VLLM_PLUGINS is empty"])
 @pytest.mark.parametrize("number", ["0.31.9", "0.99.0", "1.0", "dev"])
 def test_a_version_that_was_not_tested(
-    number: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    number: str, registered: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Operators' flags name our classes whether the plugin was registered or not."""
     monkeypatch.setattr(version, "__version__", number)
     before = in_vllm()
-    registration.register()
+    if registered:
+        registration.register()
+        assert f"vLLM {number} was not tested" in caplog.text
     assert changed(before) == set()
-    assert f"vLLM {number} was not tested" in caplog.text
     for name in NAMED_BY_FLAGS:
         with pytest.raises(PatchFailed, match=f"vLLM {number} was not tested.*{', '.join(TESTED_VERSIONS)}"):
             plugin.__getattr__(name)
@@ -216,16 +183,6 @@ def test_an_untested_version_is_tried_with_the_newest_rows(monkeypatch: pytest.M
     monkeypatch.setenv(TRY_VARIABLE, "1")
     apply.require_version()
     assert apply.rows() == [row for row in PATCHES if VERSIONS[-1].minor in row.versions]
-
-
-@pytest.mark.parametrize("name", NAMED_BY_FLAGS)
-def test_a_flag_loads_nothing_in_an_untested_version_whose_plugins_are_left_out(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With VLLM_PLUGINS="" nothing is registered, but operators' flags name our classes."""
-    monkeypatch.setattr(version, "__version__", "0.99.0")
-    with pytest.raises(PatchFailed, match=r"vLLM 0\.99\.0 was not tested"):
-        plugin.__getattr__(name)
 
 
 def test_the_tool_parser_needs_the_patches_of_its_process() -> None:

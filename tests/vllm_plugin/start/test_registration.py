@@ -9,17 +9,15 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from constrained_k2.vllm_plugin.shared import flags
 from constrained_k2.vllm_plugin.start import apply, registration
-from constrained_k2.vllm_plugin.start.apply import State
+from constrained_k2.vllm_plugin.start.apply import PatchState
 
 
 @pytest.fixture(autouse=True)
 def without_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process in which nothing has failed, without flags of ours."""
-    monkeypatch.setattr(apply, "state", State())
+    monkeypatch.setattr(apply, "state", PatchState())
     monkeypatch.setattr(sys, "argv", ["vllm", "serve", "llama"])
 
 

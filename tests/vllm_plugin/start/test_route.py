@@ -1,16 +1,12 @@
 """Which route a server takes, what is refused at its start, and what of vLLM the backend route leans on."""
 
 import asyncio
-import json
 from argparse import Namespace
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMValidationError
@@ -31,23 +27,17 @@ from constrained_k2.vllm_plugin.shared.constraint import is_tagged, precompile_o
 from constrained_k2.vllm_plugin.shared.flags import TOOL_PARSER_NAME
 from constrained_k2.vllm_plugin.shared.route import choose_route, route_of
 from constrained_k2.vllm_plugin.shared.settings import Server
+from tests.kit.tools import tool
 from tests.vllm_plugin.patched import patch_vllm
+from tests.vllm_plugin.served import PROCESSOR, REQUIRED, asking
 
-OURS = "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"
-TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
-SPEC = json.dumps({"tools": TOOLS, "tool_choice": "required"})
-NONE = json.dumps({"tools": TOOLS, "tool_choice": "none"})
+NONE = REQUIRED | {"tool_choice": "none"}
 
 
 def config(
-    route: Any = None,
-    processors: Any = None,
-    *,
-    speculative: bool = False,
-    v2: bool = False,
-    ours: Any = None,
+    route: Any = None, processors: Any = None, *, speculative: bool = False, v2: bool = False, ours: Any = None,
     **model: Any,
-) -> Any:
+) -> Any:  # fmt: skip
     """As much of a ``VllmConfig`` as the route is read from."""
     given = {
         "logits_processors": processors,
@@ -70,10 +60,10 @@ def config(
         (config("structured_output"), "structured_output"),
         (config("structured_output", ["other:Processor"]), "structured_output"),
         (config("structured_output", speculative=True), "structured_output"),
-        (config(None, [OURS]), "logits_processor"),
-        (config("logits_processor", [OURS]), "logits_processor"),
-        (config(None, ["other:Processor", OURS]), "logits_processor"),
-        (config(None, [OURS], speculative=True, v2=True), "logits_processor"),
+        (config(None, [PROCESSOR]), "logits_processor"),
+        (config("logits_processor", [PROCESSOR]), "logits_processor"),
+        (config(None, ["other:Processor", PROCESSOR]), "logits_processor"),
+        (config(None, [PROCESSOR], speculative=True, v2=True), "logits_processor"),
     ],
 )
 def test_the_route_follows_the_flags(vllm_config: Any, route: Any) -> None:
@@ -83,9 +73,9 @@ def test_the_route_follows_the_flags(vllm_config: Any, route: Any) -> None:
 @pytest.mark.parametrize(
     ("vllm_config", "message"),
     [
-        (config("structured_output", [OURS]), "runs our logits processor too.* Leave out --logits-processors"),
+        (config("structured_output", [PROCESSOR]), "runs our logits processor too.* Leave out --logits-processors"),
         (config("logits_processor"), "does not run our logits processor.* Add --logits-processors"),
-        (config(None, [OURS], speculative=True), "no logits processors under speculative decoding.* Leave out"),
+        (config(None, [PROCESSOR], speculative=True), "no logits processors under speculative decoding.* Leave out"),
         (config("both"), "route: must be 'structured_output' or 'logits_processor', not 'both'"),
         (config(ours={"finish_reserve": 100_000}), "finish_reserve: must be a whole number from 0 to 4096"),
         (config(ours={"finish_resrve": 1}), "additional_config.constrained_k2: .*Use strict, "),
@@ -104,7 +94,7 @@ def test_wrong_flags_are_refused_at_the_start(vllm_config: Any, message: str) ->
         ({"tool_call_parser": TOOL_PARSER_NAME}, "structured_output"),
         ({"tool_call_parser": TOOL_PARSER_NAME, "additional_config": {"x": 1, "constrained_k2": {"repair": False}}}, "structured_output"),
         ({"tool_call_parser": TOOL_PARSER_NAME, "logits_processors": ["other:Processor"]}, "structured_output"),
-        ({"tool_call_parser": TOOL_PARSER_NAME, "logits_processors": [OURS]}, None),
+        ({"tool_call_parser": TOOL_PARSER_NAME, "logits_processors": [PROCESSOR]}, None),
         ({"tool_call_parser": TOOL_PARSER_NAME, "additional_config": {"constrained_k2": {"route": "logits_processor"}}}, "logits_processor"),
         ({"tool_call_parser": "kimi_k2"}, None),
         ({}, None),
@@ -125,10 +115,9 @@ def test_the_tool_parser_brings_the_backend(given: dict[str, Any], route: Any) -
 def test_a_servers_command_line_is_read_with_its_route() -> None:
     patch_vllm()
     args = Namespace(model="nowhere", tool_call_parser=TOOL_PARSER_NAME, additional_config={})
-    assert AsyncEngineArgs.from_cli_args(args).additional_config == {"constrained_k2": {"route": "structured_output"}}
-    assert args.additional_config == {
-        "constrained_k2": {"route": "structured_output"}
-    }  # what API servers are started with
+    expected = {"constrained_k2": {"route": "structured_output"}}
+    assert AsyncEngineArgs.from_cli_args(args).additional_config == expected
+    assert args.additional_config == expected  # what API servers are started with
 
 
 def test_a_process_that_only_renders_reads_the_settings_from_its_command_line() -> None:
@@ -154,7 +143,7 @@ def test_only_requests_with_a_spec_are_marked(small_vocabulary: Vocabulary) -> N
     for extra in (None, {}, {"constrained_k2": "off"}, {"other": 1}):
         params = SamplingParams(extra_args=extra)
         assert admitted(small_vocabulary, params) == params
-    given = SamplingParams(extra_args={"constrained_k2": SPEC})
+    given = asking(REQUIRED)
     assert is_tagged(admitted(small_vocabulary, given))
     assert given.structured_outputs is None  # the caller's own are left alone: several requests may share them
 
@@ -162,7 +151,7 @@ def test_only_requests_with_a_spec_are_marked(small_vocabulary: Vocabulary) -> N
 def test_the_engine_core_learns_on_either_route_what_was_checked(small_vocabulary: Vocabulary) -> None:
     """Before the workers of the logits-processor route get the request, it takes the tag off."""
     for vocabulary in (small_vocabulary, None):
-        params = admitted(vocabulary, SamplingParams(extra_args={"constrained_k2": SPEC}))
+        params = admitted(vocabulary, asking(REQUIRED))
         assert is_tagged(params) and precompile_of(params) is not None
 
 
@@ -171,14 +160,13 @@ def test_the_engine_core_is_told_which_tools_were_slow(
     small_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, seconds: float, precompile: list[int]
 ) -> None:
     monkeypatch.setattr(backend_admission, "SLOW_SECONDS", seconds)
-    tools = [{"type": "function", "function": {"name": name, "parameters": {"title": name}}} for name in "ab"]
-    given = SamplingParams(extra_args={"constrained_k2": json.dumps({"tools": tools})})
+    given = asking({"tools": [tool(name, {"title": name}) for name in "ab"]})
     assert precompile_of(admitted(small_vocabulary, given)) == precompile
 
 
 def test_structured_outputs_stay_vllms_where_no_tool_may_be_called(small_vocabulary: Vocabulary) -> None:
     asked = StructuredOutputsParams(json_object=True)
-    own = admitted(small_vocabulary, SamplingParams(extra_args={"constrained_k2": NONE}, structured_outputs=asked))
+    own = admitted(small_vocabulary, asking(NONE, structured_outputs=asked))
     markers = small_vocabulary.format
     assert own.structured_outputs == asked
     assert not is_tagged(own)
@@ -186,28 +174,23 @@ def test_structured_outputs_stay_vllms_where_no_tool_may_be_called(small_vocabul
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("params", "arguments", "message"),
     [
-        ({"extra_args": {"constrained_k2": "{"}}, "must be JSON"),
-        ({"structured_outputs": StructuredOutputsParams(regex="a")}, "structured_outputs"),
-        ({"trace_decode_token_ids": [1]}, "trace_decode_token_ids"),
+        (asking(extra={"constrained_k2": "{"}), {}, "must be JSON"),
+        (asking(REQUIRED, structured_outputs=StructuredOutputsParams(regex="a")), {}, "structured_outputs"),
+        (asking(REQUIRED, trace_decode_token_ids=[1]), {}, "trace_decode_token_ids"),
+        (asking(REQUIRED), {"resumable": True}, "stream"),
     ],
 )
 def test_what_the_mask_could_not_hold_against_is_refused(
-    small_vocabulary: Vocabulary, fields: Any, message: str
+    small_vocabulary: Vocabulary, params: SamplingParams, arguments: Any, message: str
 ) -> None:
-    params = SamplingParams(**({"extra_args": {"constrained_k2": SPEC}} | fields))
     with pytest.raises(VLLMValidationError, match=message):
-        admitted(small_vocabulary, params)
-
-
-def test_a_stream_of_inputs_is_refused(small_vocabulary: Vocabulary) -> None:
-    with pytest.raises(VLLMValidationError, match="stream"):
-        admitted(small_vocabulary, SamplingParams(extra_args={"constrained_k2": SPEC}), resumable=True)
+        admitted(small_vocabulary, params, **arguments)
 
 
 def test_the_mark_survives_the_way_to_the_engine_core_and_no_client_can_make_it() -> None:
-    params = SamplingParams(max_tokens=5, extra_args={"constrained_k2": SPEC})
+    params = asking(REQUIRED, max_tokens=5)
     tag(params, [0])
     sent = EngineCoreRequest("a", [1], None, params, None, 0.0, None, None, None)
     received = MsgpackDecoder(EngineCoreRequest).decode(MsgpackEncoder().encode(sent))
@@ -236,9 +219,8 @@ class TestWhatOfVllmTheRouteLeansOn:
 
     def test_the_grammar_is_a_whole_one(self) -> None:
         assert not ToolCallGrammar.__abstractmethods__
-        assert StructuredOutputGrammar.__abstractmethods__ == {
-            "accept_tokens", "validate_tokens", "rollback", "fill_bitmask", "is_terminated", "reset",
-        }  # fmt: skip
+        expected = {"accept_tokens", "validate_tokens", "rollback", "fill_bitmask", "is_terminated", "reset"}
+        assert expected == StructuredOutputGrammar.__abstractmethods__
 
 
 def test_requests_and_answers_of_other_tool_parsers_are_vllms() -> None:

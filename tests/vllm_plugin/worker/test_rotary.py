@@ -1,9 +1,6 @@
 """Why small models on a CPU are served without vLLM's rotary kernel."""
 
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 import torch
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding

@@ -1,9 +1,6 @@
 """Sampling with drafts: tokens have the same distribution as without drafts."""
 
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 import torch
 from vllm.platforms import current_platform
 from vllm.utils import cpu_triton_utils
@@ -55,10 +52,5 @@ def test_a_gpu_keeps_vllms_kernel() -> None:
         return given
 
     elsewhere = torch.empty(2, device="meta")
-    assert patched_sampling.expand_batch_to_tokens(kernel)(elsewhere, elsewhere, 3, 0, 1) == (
-        elsewhere,
-        elsewhere,
-        3,
-        0,
-        1,
-    )
+    given = (elsewhere, elsewhere, 3, 0, 1)
+    assert patched_sampling.expand_batch_to_tokens(kernel)(*given) == given
