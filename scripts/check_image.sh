@@ -23,6 +23,8 @@ python3.11 -m pip install -q --target "$site" -c requirements-dev.lock 'torch>=2
 rm -rf "$site"/torch{vision,audio,codec}*  # builds for CUDA, as in setup.sh
 printf '#!/bin/sh\nexec python3 -m vllm.entrypoints.cli.main "$@"\n' > "$work/base/usr/local/bin/vllm"
 chmod +x "$work/base/usr/local/bin/vllm"
+mkdir "$site/vllm.dist-info"  # `vllm serve` asks for the version of a distribution vllm, and the CPU build has another name
+printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > "$site/vllm.dist-info/METADATA"
 base=$(buildah from scratch)
 buildah copy -q "$base" "$work/base" /
 buildah config --entrypoint '["vllm", "serve"]' "$base"
@@ -31,7 +33,7 @@ rm -rf "$work/base"
 
 "$PYTHON" -m pip wheel -q --no-deps -w "$work/dist" .
 buildah bud -q --isolation chroot --build-arg BASE=localhost/vllm-cpu -f deploy/Dockerfile -t vllm-constrained-k2 "$work/dist"
-"$PYTHON" -c 'import sys; from constrained_k2.testing import build_model; build_model(sys.argv[1])' "$work/model"
+"$PYTHON" -c 'import sys; from pathlib import Path; from constrained_k2.testing import build_model; build_model(Path(sys.argv[1]), arch="kimi_k2")' "$work/model"
 
 image=$(buildah from localhost/vllm-constrained-k2)
 inside() { buildah run --isolation chroot --volume "$work/model:/model:ro" --env VLLM_CPU_KVCACHE_SPACE=1 --env HF_HUB_OFFLINE=1 \

@@ -15,6 +15,7 @@ from constrained_k2.parsing.events import (
     ArgumentsDelta,
     ArgumentsRecovered,
     CallCut,
+    CallDeclined,
     CallFinished,
     CallStarted,
     ContentDelta,
@@ -161,7 +162,7 @@ def check_that_nothing_disappears(ids: list[int], vocabulary: Vocabulary, level:
     structure: list[str] = []
     parser._reader._structure = structure.append
     events = [*parser.feed(ids), *parser.finish()]
-    texts = ContentDelta | ReasoningDelta | ArgumentsDelta | MalformedDelta | HeaderCut
+    texts = ContentDelta | ReasoningDelta | ArgumentsDelta | MalformedDelta | HeaderCut | CallDeclined
     kept = structure + [event.text for event in events if isinstance(event, texts)]
     kept += [event.name for event in events if isinstance(event, CallStarted)]
     given, found = vocabulary.decode(ids), "".join(kept)

@@ -1,6 +1,7 @@
 """Through a real server on the backend route: every endpoint that takes tools, and the fields that it accepts together with them."""
 
 import json
+import re
 from typing import Any
 
 import httpx
@@ -119,7 +120,8 @@ def test_responses(server: VllmServer, choice: Any, stream: bool) -> None:
 def test_what_is_refused_beside_tools(server: VllmServer, extra: Any, field: str, stream: bool) -> None:
     without_reserve = {name: value for name, value in REQUIRED.items() if name != "vllm_xargs"}
     answer = post(server, CHAT, messages=MESSAGES, stream=stream, **without_reserve | extra)
-    assert answer.status_code == 400 and field in answer.json()["error"]["message"]
+    assert answer.status_code == 400
+    assert re.search(field, answer.json()["error"]["message"])
 
 
 # An answer in the form asked for
