@@ -16,12 +16,13 @@ from constrained_k2.evaluation.server import VllmServer
 from scripts.bundled_samples.ordinary import ordinary_samples
 from scripts.draw_dashboard import DEPLOY, draw, panels, prometheus, query
 from tests.kit.servers import on
+from tests.kit.tools import tool
 from tests.vllm_plugin.openai_client import ask_all, judged
 
 pytestmark = [pytest.mark.server, pytest.mark.only_all, on("structured_output")]
 RESERVE = {"vllm_xargs": {"constrained_k2_finish_reserve": 300}}
 REFUSED = {"model": "kimi-k2", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1,
-           "tools": [{"type": "function", "function": {"name": "bad name", "parameters": {}}}]}  # fmt: skip
+           "tools": [tool("f", {"$ref": "#/missing"}, strict=True)]}  # fmt: skip
 
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="no prometheus: install Debian's package prometheus")
