@@ -242,7 +242,7 @@ K3_REST: dict[str, tuple[dict[str, Any], str, str, Site]] = {
     ),
     "within a joint": (open_body(), "<|close|>", "answer", Site("joint", "", None, ("text between markers",))),
     "the second call": (
-        body(), f'{K3_CALL}{CALL_END}<|open|>call tool="act_too" index="2"<|sep|><|open|>argument key="', "b",
+        open_body(), f'{K3_CALL}{CALL_END}<|open|>call tool="act_too" index="2"<|sep|><|open|>argument key="', "b",
         Site("arguments", "act_too", "", ("unknown key",)),
     ),
     "an answer's value": (open_body(response_format=ANSWER), '{"u":"', "K", Site("answer", "", "/u", ("enum",))),
