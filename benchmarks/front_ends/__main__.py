@@ -2,7 +2,7 @@
 
 Serves the small model behind vLLM's Rust front end (`python -m scripts.fetch_data --only rust_front_end`) and behind
 vLLM's Python with its `kimi_k2` parser, always with `--tool-strict-level parameter`, and judges the token ids of the
-answers to the its held-out requests at temperature 0.7, each seeded by its number.
+answers to its held-out requests at temperature 0.7, each seeded by its number.
 """
 
 import argparse

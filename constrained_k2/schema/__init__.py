@@ -1,1 +1,1 @@
-"""Expands a JSON Schema into shapes: constraints on one JSON type each, the input of grammars."""
+"""Expands a JSON Schema into shapes, the allowed values of one JSON type each, to write grammars from."""

@@ -1,4 +1,4 @@
-"""Adapts numeric bounds to JSON readers like Python's: integers stay exact, others round to doubles.
+"""Adapts numeric bounds to JSON parsers, which read integers exactly and round decimals to doubles.
 
     8306149361960154349099193546782749504295.874    read as an integer
     5.0000000000000000001                           read as 5.0, so not above 5

@@ -1,4 +1,4 @@
-"""Tests JSON values against a schema's constraints: other keywords filter ``enum`` and ``const``."""
+"""Tests JSON values against shapes, for example to drop ``enum`` values that other keywords forbid."""
 
 from fractions import Fraction
 from typing import Any

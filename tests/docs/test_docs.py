@@ -12,6 +12,9 @@ import pytest
 import constrained_k2
 from constrained_k2 import Vocabulary
 from constrained_k2.cli import main
+from constrained_k2.request.tools import DEFAULT_LIMITS
+from constrained_k2.schema.budget import DEFAULT_BUDGET
+from constrained_k2.vllm_plugin.shared.settings import Settings
 from constrained_k2.vocabulary.bitmask import allowed_ids
 from scripts.write_docs import generated
 
@@ -75,6 +78,22 @@ def test_the_readme_is_short() -> None:
     lines = (ROOT / "README.md").read_text("utf-8").splitlines()
     assert len(lines) <= 100
     assert any("<|tool_calls_section_begin|>" in line for line in lines[:15]), "the wire format is on the first screen"
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "limit"),
+    [
+        ("caps", "{}, references included", DEFAULT_BUDGET.depth),
+        ("caps", "{} JSON objects a schema", DEFAULT_BUDGET.objects),
+        ("caps", "{} an enum", DEFAULT_BUDGET.values),
+        ("caps", "{} bytes a name or listed value", DEFAULT_BUDGET.text_bytes),
+        ("caps", "| {} |", DEFAULT_LIMITS.tools),
+        ("caps", "{} bytes of schemas a request", DEFAULT_LIMITS.tools_bytes),
+        ("operators", "{} MiB", Settings().memory_mib),
+    ],
+)
+def test_a_limit_is_the_codes(page: str, text: str, limit: int) -> None:
+    assert text.format(f"{limit:,}") in (ROOT / "docs" / f"{page}.md").read_text("utf-8")
 
 
 def test_the_loop_without_a_server_runs(small_vocabulary: Vocabulary, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The DFA of strings under patterns, lengths and exclusions.
+"""The DFA of the strings that a schema node allows: patterns, formats, lengths, excluded values.
 
 Prefixes in one state have equal continuations.
 

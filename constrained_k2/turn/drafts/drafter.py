@@ -1,4 +1,4 @@
-"""Drafts tokens of one turn: forced by the grammar, or likely by the schema and the prompt."""
+"""Drafts tokens of one turn: forced by the grammar, or made likely by the schema and the prompt."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress

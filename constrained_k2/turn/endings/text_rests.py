@@ -1,4 +1,4 @@
-"""Proposes the shortest suffixes by which JSON strings and keys satisfy a pattern, format or length.
+"""Proposes the shortest suffixes with which a string or key satisfies a pattern, format or length.
 
 Each keyword proposes a suffix. If the mask rejects it after some characters, the next proposal is tried.
 """
