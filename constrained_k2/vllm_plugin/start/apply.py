@@ -71,19 +71,19 @@ def activate(process: Process) -> None:
         for row in rows("api_server", "engine_core") if process == "api_server" else rows(process):
             _require(row)
         # Entry patches of the other processes too: the engine may run in this one, or in one that is forked from it.
-        _replace([row for row in rows() if process in row.processes or row.door])
+        _replace([row for row in rows() if process in row.processes or row.is_entry])
     except PatchFailed as error:
         state.failure = error
         raise
     state.processes.add(process)
 
 
-def apply_doors(module: str) -> None:
+def apply_entry_patches(module: str) -> None:
     """Apply the entry patches in a module."""
-    doors = [row for row in rows() if row.door and row.target.startswith(f"{module}:")]
-    for row in doors:
+    entry_patches = [row for row in rows() if row.is_entry and row.target.startswith(f"{module}:")]
+    for row in entry_patches:
         _require(row)
-    _replace(doors)
+    _replace(entry_patches)
 
 
 def require() -> None:

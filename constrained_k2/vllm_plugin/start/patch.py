@@ -40,7 +40,7 @@ class Patch:
         upstream: What vLLM would have to offer instead.
         remove_when: When the row can be deleted.
         versions: The minor versions of vLLM that need it.
-        door: True for an entry patch: it is applied without our flags, to watch for them.
+        is_entry: True for an entry patch: it is applied without our flags, to watch for them.
     """
 
     target: str
@@ -51,7 +51,7 @@ class Patch:
     upstream: str
     remove_when: str
     versions: tuple[str, ...] = TESTED_VERSIONS
-    door: bool = False
+    is_entry: bool = False
 
 
 def reads(*groups: str) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ def register() -> None:
         if apply.state.failure is None:
             apply.require_version()
             apply.require_loaded_rows()
-            _watch({row.target.partition(":")[0] for row in apply.rows() if row.door})
+            _watch({row.target.partition(":")[0] for row in apply.rows() if row.is_entry})
     except Exception as error:  # noqa: BLE001 - see above
         _fail(error)
     if apply.state.failure is not None and process_has_our_flags():
@@ -51,7 +51,7 @@ def _on_import(module: str) -> None:
         for name in TOOL_PARSER_NAMES:
             sys.modules[module].ToolParserManager.register_lazy_module(name, PACKAGE, "KimiK2ToolParser")
     elif apply.state.failure is None:
-        apply.apply_doors(module)
+        apply.apply_entry_patches(module)
 
 
 def _fail(error: Exception) -> None:

@@ -7,7 +7,7 @@ PATCHES = (
     Patch("vllm.engine.arg_utils:EngineArgs.from_cli_args", "start.entry:from_cli_args", ("api_server",), reads("args"),
           "The engine core must constrain where our tool parser is chosen, but only the API server knows the parser.",
           "The name of the tool parser in VllmConfig.",
-          "vLLM tells every process the name of the tool parser.", door=True),
+          "vLLM tells every process the name of the tool parser.", is_entry=True),
     Patch("vllm.v1.engine.input_processor:InputProcessor.__init__", "start.entry:input_processor_init", ("api_server",),
           reads("vllm_config", "vllm.v1.engine.input_processor:InputProcessor get_tokenizer",
                 "vllm.config:VllmConfig additional_config model_config speculative_config use_v2_model_runner",
@@ -15,7 +15,7 @@ PATCHES = (
                 "vllm.config:ModelConfig is_diffusion runner_type"),
           "The process that admits requests must know the operator's settings before the engine starts.",
           "Plugins are handed VllmConfig.",
-          "vllm.general_plugins receive the configuration.", door=True),
+          "vllm.general_plugins receive the configuration.", is_entry=True),
     Patch("vllm.v1.engine.core:StructuredOutputManager", "start.entry:structured_output_manager", ("engine_core",),
           reads("vllm_config", "vllm.v1.structured_output:StructuredOutputManager grammar_init(request)",
                 "vllm.v1.structured_output:StructuredOutputManager grammar_bitmask(requests) executor _grammar_bitmask "
@@ -28,13 +28,13 @@ PATCHES = (
                 "vllm.config:VllmConfig num_speculative_tokens"),
           "Structured-output backends are a closed set, one an engine, and none takes Kimi's special tokens.",
           "A registry of structured-output backends, chosen per request.",
-          "A backend can be registered and named by a request.", door=True),
+          "A backend can be registered and named by a request.", is_entry=True),
     Patch("vllm.v1.worker.worker_base:WorkerWrapperBase.init_device", "start.entry:init_device", ("worker",),
           reads("vllm.v1.worker.worker_base:WorkerWrapperBase vllm_config"),
           "Workers load no class of ours on the structured-output route, but count what the masks change. "
           "worker_extension_cls would be a public way to load one, but there is only one, and it is the operator's.",
           "Plugins are handed VllmConfig.",
-          "vllm.general_plugins receive the configuration.", door=True),
+          "vllm.general_plugins receive the configuration.", is_entry=True),
     # Prompts ----------------------------------------------------------------------------------------------------------
     Patch("vllm.renderers.online_renderer:OnlineRenderer.preprocess_chat",
           "api_server.patched_requests:preprocess_chat", ("api_server",),

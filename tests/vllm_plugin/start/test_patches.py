@@ -21,7 +21,7 @@ from constrained_k2.vllm_plugin.start.versions import TRY_VARIABLE, VERSIONS
 from tests.vllm_plugin.patched import patch_vllm
 
 ROWS = apply.rows()
-DOORS = {row.target for row in ROWS if row.door}
+ENTRY_PATCHES = {row.target for row in ROWS if row.is_entry}
 NAMED_BY_FLAGS = ["GrammarProposer", "KimiK2LogitsProcessor", "KimiK2ToolParser"]
 GONE = object()
 OURS = ["vllm", "serve", "kimi", "--tool-call-parser", "kimi_k2_constrained"]
@@ -44,9 +44,9 @@ def three(rows: list[Patch]) -> list[Patch]:
     return rows[:: max(1, (len(rows) - 1) // 2)][:3]
 
 
-THREE_DOORS = three([row for row in ROWS if row.door])
+THREE_ENTRY_PATCHES = three([row for row in ROWS if row.is_entry])
 SIX = pytest.mark.parametrize(
-    "row", [*THREE_DOORS, *three([row for row in ROWS if not row.door])], ids=lambda row: row.target
+    "row", [*THREE_ENTRY_PATCHES, *three([row for row in ROWS if not row.is_entry])], ids=lambda row: row.target
 )
 
 
@@ -129,19 +129,19 @@ def test_what_register_has_not_seen_is_checked_before_anything_is_applied(
     assert changed(before) == set()
 
 
-@pytest.mark.parametrize("row", THREE_DOORS, ids=lambda row: row.target)
-def test_a_door_whose_module_is_imported_late_is_checked_then(row: Patch, without: Callable[[Patch], None]) -> None:
+@pytest.mark.parametrize("row", THREE_ENTRY_PATCHES, ids=lambda row: row.target)
+def test_an_entry_patch_whose_module_is_imported_late_is_checked_then(row: Patch, without: Callable[[Patch], None]) -> None:
     without(row)
     before = in_vllm()
     with pytest.raises(PatchFailed, match="Tested with vLLM"):
-        apply.apply_doors(row.target.partition(":")[0])
+        apply.apply_entry_patches(row.target.partition(":")[0])
     assert changed(before) == set()
 
 
-def test_after_a_failure_no_door_is_applied() -> None:
+def test_after_a_failure_no_entry_patch_is_applied() -> None:
     apply.state.failure = PatchFailed("something is missing")
     before = in_vllm()
-    for target in DOORS:
+    for target in ENTRY_PATCHES:
         registration._on_import(target.partition(":")[0])
     assert changed(before) == set()
 
@@ -212,10 +212,10 @@ def test_a_replacement_that_cannot_be_made_leaves_all_as_it_was(monkeypatch: pyt
     assert changed(before) == set()
 
 
-def test_without_our_flags_only_the_doors_are_there() -> None:
+def test_without_our_flags_only_the_entry_patches_are_there() -> None:
     before = in_vllm()
     registration.register()
-    assert changed(before) == DOORS
+    assert changed(before) == ENTRY_PATCHES
     once = in_vllm()
     registration.register()
     assert changed(once) == set()
@@ -232,12 +232,12 @@ def test_with_our_flags_every_row_is_applied_once() -> None:
 
 @pytest.mark.parametrize("registered", [True, False], ids=["registered", "imported by a flag"])
 @pytest.mark.parametrize("process", get_args(Process))
-def test_a_process_gets_its_rows_and_the_doors(process: Process, registered: bool) -> None:
+def test_a_process_gets_its_rows_and_the_entry_patches(process: Process, registered: bool) -> None:
     before = in_vllm()
     if registered:
         registration.register()
     activate(process)
-    assert changed(before) == DOORS | {row.target for row in ROWS if process in row.processes}
+    assert changed(before) == ENTRY_PATCHES | {row.target for row in ROWS if process in row.processes}
 
 
 @pytest.mark.parametrize("row", PATCHES, ids=lambda row: row.target)
@@ -258,7 +258,7 @@ def test_what_is_replaced_in_one_version_is_replaced_in_all() -> None:
             assert (row.remove_when, number) in not_needed, f"no row for {row.target} in vLLM {number}"
 
 
-def test_the_doors_pass_servers_without_our_flags_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_entry_patches_pass_servers_without_our_flags_through(monkeypatch: pytest.MonkeyPatch) -> None:
     from constrained_k2.vllm_plugin.start import entry
 
     monkeypatch.setattr(entry, "activate", lambda _: pytest.fail("activated"))

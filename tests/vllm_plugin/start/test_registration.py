@@ -31,7 +31,7 @@ def imported_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     sys.modules.pop("imported_later", None)
 
 
-def test_a_module_whose_spec_was_asked_for_before_still_gets_its_door(
+def test_a_module_whose_spec_was_asked_for_before_still_gets_its_entry_patch(
     imported_later: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
@@ -99,7 +99,7 @@ def test_a_process_loads_no_replacements_of_others(process: str, foreign: tuple[
 
 @pytest.mark.slow
 def test_loading_the_plugin_imports_nothing_of_vllms() -> None:
-    """And a door's module that is imported later gets its door."""
+    """And a module that is imported later gets its entry patch."""
     code = """if True:
         import sys
         import vllm.engine.arg_utils
