@@ -22,4 +22,5 @@ failed=0
 "$PYTHON" -m pytest -n $((cores < 4 ? cores : 4)) --no-loadscope-reorder --durations=15 "$@" || failed=$?
 wait "$mypy" || failed=1
 cat "$mypy_log"
+[ "${CONSTRAINED_K2_TESTS-}" != all ] || scripts/other_versions.sh "$@" || failed=$?
 exit "$failed"

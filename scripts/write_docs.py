@@ -21,7 +21,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 KEYWORDS = """# Keywords
 
-How each JSON Schema keyword is enforced, by engine; [Strictness](../strictness.md) explains the words.
+How each JSON Schema keyword is enforced, by engine; [Strictness](../strictness.md) defines *narrowed* and *relaxed*.
 `constrained-k2 coverage tools.json` prints the same for your tools, with `--engine xgrammar` also xgrammar's reasons.
 
 {table}
@@ -51,10 +51,11 @@ gets HTTP 400.
 
 REASONS = """# What is refused or ignored, and why
 
-Why a field of a request with tools got HTTP 400, or did less than it says. The code refuses by this table.
+Which fields of a request with tools get HTTP 400, are ignored or have a limited effect, and why. The code that
+refuses fields reads this table.
 
 A wrong value of any field gets HTTP 400 too; see [Strictness](../strictness.md) for refused schemas. *Refused by vLLM*
-means without this package too.
+means that vLLM refuses the field without this package too.
 
 {table}
 """

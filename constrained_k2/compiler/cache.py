@@ -76,7 +76,7 @@ class LeastRecentlyUsed(Generic[K, V]):
 
 
 class RecentKeys(Generic[K]):
-    """The keys added in the last ``seconds``, at most ``limit`` of them. Its methods may be called from threads."""
+    """The keys added in the last ``seconds``, at most ``limit`` of them. Methods may be called from several threads."""
 
     def __init__(self, seconds: float, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds

@@ -31,10 +31,7 @@ class ShapeAdmission:
         self._options = GrammarOptions(undeclared_keys="forbid", encoding=encoding)
 
     def parts(self, schema: str) -> int | None:
-        """The number of parts of a schema (JSON text), if one pass shows that LLGuidance fully enforces it.
-
-        None if one pass cannot show that: then the schema must be compiled.
-        """
+        """The number of parts of a schema (JSON text) that the fast path admits; None if it must be compiled."""
         shape = plain_shape(schema)
         if shape is None:
             return None

@@ -219,7 +219,7 @@ class Productivity:
         return _ways(shape, self.normalizer.value_node(shape, name), self._satisfied(shape, name))
 
     def extra_ways(self, shape: Object, found: tuple[str, ...], node: Node) -> list[MemberWay]:
-        """Return the alternatives for a member under an undeclared key that matches exactly the patterns ``found``."""
+        """Return the alternatives for a member whose undeclared key matches the patterns ``found`` and no others."""
         return _ways(shape, node, _satisfied_under(shape, found))
 
     def _satisfied(self, shape: Object, name: str) -> list[_Demand]:

@@ -1,1 +1,1 @@
-"""Expands a JSON Schema into shapes, the allowed values of one JSON type each, to write grammars from."""
+"""Turns JSON Schemas into shapes (the allowed values of one JSON type), from which grammars are made."""

@@ -1,4 +1,4 @@
-"""Drops object schemas that another object schema of their union subsumes, in unions of eight or more."""
+"""Drops an object shape from a union of eight or more if another one in the union includes its values."""
 
 from constrained_k2.schema.shapes import Object, Shape, Shapes
 
@@ -6,7 +6,7 @@ _FEW = 8  # objects; with fewer, comparing costs more than it saves
 
 
 def absorbed(shapes: Shapes) -> Shapes:
-    """The union without objects that another object subsumes, as far as a comparison of their constraints shows."""
+    """The union without object shapes that have all the constraints of another object shape in it."""
     objects = [shape for shape in shapes if isinstance(shape, Object)]
     if len(objects) < _FEW:
         return shapes

@@ -1,7 +1,7 @@
 """Checks a client's schema against size limits before it is compiled, in linear time.
 
-A schema of a hundred bytes can cost an engine seconds and gigabytes; one of a hundred kilobytes can overflow its stack.
-So the checks do not recurse.
+A schema of a hundred bytes can cost an engine seconds and gigabytes. One of a hundred kilobytes can overflow the stack
+of a recursive function, so the checks do not recurse.
 """
 
 import math

@@ -1,7 +1,8 @@
-"""The coverage report: each keyword is enforced, narrowed, read as another, relaxed or refused.
+"""The coverage report: says how far the grammar of a schema enforces each keyword of the schema.
 
-Narrowed: the grammar allows less than the keyword; relaxed: more. Read as another: a keyword that is not JSON Schema,
-such as ``"nullable": true``, counts as the JSON Schema that it clearly means.
+The status of a keyword is enforced, narrowed, relaxed, refused or ``read_as``. Narrowed: the grammar allows less than
+the keyword; relaxed: more. ``read_as``: the keyword is not JSON Schema, such as ``"nullable": true``, and counts as the
+JSON Schema that it clearly means.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 
 
 class KeywordUse(NamedTuple):
-    """One occurrence of a keyword, and one reason: an occurrence with several reasons is listed with each."""
+    """One occurrence of a keyword, with one reason; an occurrence with several reasons is listed once for each."""
 
     pointer: str  # #/properties/city/minLength
     reason: str = ""  # why it is not enforced exactly; empty if it is
@@ -51,7 +52,7 @@ class Coverage:
 
     @property
     def inexact(self) -> tuple[KeywordUse, ...]:
-        """The occurrences that a strict tool is refused for."""
+        """The relaxed and ``read_as`` occurrences; a strict tool that has one is refused."""
         return self.relaxed + self.read_as
 
     def by_status(self) -> dict[Status, tuple[KeywordUse, ...]]:
@@ -59,7 +60,7 @@ class Coverage:
         return {status: getattr(self, status) for status in STATUSES}
 
     def noting(self, pointer: str, status: Status, reason: str) -> "Coverage":
-        """This report with a further status for one occurrence."""
+        """A copy of this report with a further status for one occurrence."""
         noted: dict[str, Any] = {status: tuple(sorted((*self.by_status()[status], KeywordUse(pointer, reason))))}
         return replace(self, enforced=tuple(use for use in self.enforced if use.pointer != pointer), **noted)
 
@@ -73,7 +74,7 @@ class Coverage:
 
 
 def coverage_of(document: SchemaDocument, engine: str, notes: Notes) -> Coverage:
-    """The coverage of a schema for which an engine's compiler left ``notes``."""
+    """The coverage of a schema, from the ``notes`` that compiling it for an engine left."""
     enforced = sorted(set(keyword_uses(document)).difference(notes))
     found: dict[Status, list[KeywordUse]] = {status: [] for status in STATUSES}
     found["enforced"] = [KeywordUse(pointer) for pointer in enforced]

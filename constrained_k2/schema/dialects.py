@@ -1,12 +1,12 @@
-"""Rewrites idioms of OpenAPI, Swagger, Gemini and older drafts as current JSON Schema, from one table.
+"""Rewrites schema idioms of OpenAPI, Swagger, Gemini's API and older drafts as current JSON Schema.
 
     {"type": "STRING", "nullable": true}           a string or null
     {"minimum": 0, "exclusiveMinimum": true}       {"exclusiveMinimum": 0}
     {"properties": {"a": {"required": true}}}      {"properties": {"a": {}}, "required": ["a"]}
 
-Idioms of draft 4 are JSON Schema, so they count as enforced. All other idioms are "read as" something, which coverage
-reports. Older keywords that need no rewriting (``items`` as an array, ``dependencies``, ``definitions``) are in the
-keyword table, and patterns of other dialects in :mod:`constrained_k2.schema.pattern`.
+Idioms of draft 4 are JSON Schema, so they count as enforced. The coverage report lists all other idioms as ``read_as``.
+Older keywords that need no rewriting (``items`` as an array, ``dependencies``, ``definitions``) are in the keyword
+table. :mod:`constrained_k2.schema.pattern` rewrites patterns of other regex dialects.
 """
 
 from collections.abc import Callable, Mapping
@@ -77,7 +77,7 @@ def is_read_as_written(schema: dict[str, Any]) -> bool:
 
 
 def in_json_schema(document: Any) -> tuple[Any, dict[str, str]]:
-    """Rewrite a whole decoded schema. Also returns how its parts are read, by their pointers in ``document``.
+    """Rewrite a whole decoded schema. Also returns how rewritten parts are read, by their pointers in ``document``.
 
     For programs other than this package, which know only JSON Schema.
     """

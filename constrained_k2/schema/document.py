@@ -24,7 +24,7 @@ class IllFormed(UnsupportedSchema):
 
 
 class SchemaDocument:
-    """One decoded schema with everything it refers to; ``location``: where it is in the request, for errors."""
+    """One decoded schema, with an index of its identifiers; ``location``: where it is in the request, for errors."""
 
     def __init__(self, root: Any, location: str = "") -> None:
         self.root = root
@@ -101,7 +101,7 @@ class SchemaDocument:
         return UnsupportedSchema(problem, f"{self.location}{pointer}", "Rewrite it, or leave the tool out", keyword)
 
     def ill_formed(self, problem: str, pointer: str, keyword: str = "") -> IllFormed:
-        """As :meth:`unsupported`, for a part without a meaning."""
+        """As :meth:`unsupported`, for a part to which JSON Schema gives no meaning."""
         return IllFormed(problem, f"{self.location}{pointer}", "Rewrite it, or leave the tool out", keyword)
 
     def _base_of(self, pointer: str) -> str:
@@ -143,7 +143,7 @@ class SchemaDocument:
 
 
 def draft_of(root: Any) -> Draft:
-    """The draft that a decoded schema declares; the current draft if it declares none."""
+    """``legacy`` if a decoded schema declares draft 3, 4, 6 or 7; else ``2020-12``."""
     declared = root.get("$schema") if isinstance(root, dict) else None
     is_old = isinstance(declared, str) and any(name in declared for name in _OLD_DRAFTS)
     return "legacy" if is_old else "2020-12"
@@ -166,10 +166,10 @@ def local_target(root: Any, reference: str) -> Any:
 
 
 def escape(token: str) -> str:
-    """A key as a token of a JSON pointer."""
+    """Escape a key for use in a JSON pointer."""
     return token.replace("~", "~0").replace("/", "~1") if "~" in token or "/" in token else token
 
 
 def unescape(token: str) -> str:
-    """A token of a JSON pointer as a key."""
+    """The key that a token of a JSON pointer stands for."""
     return token.replace("~1", "/").replace("~0", "~") if "~" in token else token

@@ -17,13 +17,13 @@ LARGEST_EXACT = 2**53
 
 
 def number_of(value: float) -> Fraction:
-    """The number that a reader gets. A double below 2^53 counts as its shortest decimals: 0.1 is a tenth."""
+    """The number that a JSON parser gets. A double below 2^53 counts as its shortest decimal: 0.1 is a tenth."""
     is_decimal = isinstance(value, float) and abs(value) < LARGEST_EXACT
     return Fraction(str(value)) if is_decimal else Fraction(value)
 
 
 def above(value: Fraction) -> Number:
-    """The numbers above ``value``: from the next double up, unless integers lie between ``value`` and that double."""
+    """The numbers above ``value``, from the next double up; if that is not exact, with ``value`` as open bound."""
     is_fine = _is_fine(value) or value == -LARGEST_EXACT
     return Number(low=_beside(value, inf)) if is_fine else Number(low=value, low_open=True)
 
@@ -35,7 +35,7 @@ def below(value: Fraction) -> Number:
 
 
 def double_from(low: Fraction, *, is_open: bool = False) -> Fraction:
-    """The least double that is at least ``low`` (above ``low`` if ``is_open``), as its shortest decimals."""
+    """The least double that is at least ``low`` (above ``low`` if ``is_open``), as its shortest decimal."""
     double = float(low)
     exact = Fraction(double)
     return Fraction(repr(nextafter(double, inf) if exact < low or (is_open and exact == low) else double))

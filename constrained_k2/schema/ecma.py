@@ -1,10 +1,10 @@
 r"""Parses ECMA-262 patterns, and rewrites them for Python's ``re`` with the same meaning.
 
-    (?<a>x)\k<a>[^]    (?P<g1>x)(?P=g1)[\s\S]          a++    no pattern: nothing that '+' could repeat
+    (?<a>x)\k<a>[^]    (?P<g1>x)(?P=g1)[\s\S]          a++    refused: the second + has nothing to repeat
 
 A pattern that is valid under the flag ``u`` has its meaning under that flag, as JSON Schema recommends. Older syntax,
 valid only without the flag, is accepted if its meaning is clear: ``\-``, ``a{``, ``[\d-z]``. An undefined escape of a
-letter or digit is an error, though without the flag it would be that letter: its author means another dialect.
+letter or digit is an error, though without the flag it would match that character: its author means another dialect.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""Retries with less exact negations before a schema is refused as unsatisfiable or too costly.
+"""Writes a schema's grammar, less exactly if the exact one has no instances or costs too much.
 
-The grammar of a negation may lack instances ("narrowed"), which is harmless while others remain. If none remain, the
-negations that have no exact grammar are relaxed instead.
+The grammar of a negation may lack instances (it is narrowed), which is harmless while other instances remain. If none
+remain, the negations that have no exact grammar are relaxed instead. If every attempt fails, the schema is refused.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class NoInstancesError(UnsupportedSchema):
 
 
 def write_some(document: SchemaDocument, matches: Callable[[str, str], bool], write: Callable[[Normalizer], T]) -> T:
-    """Write a schema's grammar, as exactly as the cost allows while some instance can be written.
+    """Write a schema's grammar, as exactly as the budgets allow, with at least one instance.
 
     Args:
         document: The schema.

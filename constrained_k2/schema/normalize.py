@@ -1,8 +1,6 @@
-"""Expands a schema by one level into alternatives of one JSON type each.
+"""Expands a schema, one level at a time, into shapes without allOf, anyOf, not, if and $ref.
 
-The alternatives have no allOf, anyOf, not, if or $ref.
-
-{"anyOf": [{"type": "integer"}, {"const": "x"}], "minimum": 3}     Number(integer, low=3) and Value("x")
+{"anyOf": [{"type": "integer"}, {"const": "x"}], "minimum": 3}     Number(integer=True, low=3), ListedValue('"x"')
 """
 
 from collections.abc import Callable, Iterable

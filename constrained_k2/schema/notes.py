@@ -1,4 +1,4 @@
-"""Notes which keywords are not enforced exactly, and limits the cost of expanding a schema."""
+"""Records which keywords are not enforced exactly, and limits the cost of expanding a schema."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Rewrites regexes of Python and Go as ECMA-262, and splits leading lookahead into separate patterns."""
+"""Rewrites regexes of Python and Go as ECMA-262, and turns leading lookaheads into separate patterns."""
 
 import re
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def without_looks(pattern: str) -> str:
 
 
 def in_ecma(pattern: str) -> str:
-    """Rewrite syntax that Python or Go writes in another way than ECMA-262.
+    """Rewrite regex syntax of Python or Go that differs from ECMA-262.
 
     That is: anchors, named groups and references to them, flags for the whole pattern, and JavaScript's ``/^…$/``.
     """

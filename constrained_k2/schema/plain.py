@@ -2,7 +2,7 @@
 
 Such a schema is called plain. It is satisfiable and uses only keywords that stay enforced (or narrowed) however they
 are combined. Its strings with a pattern are compiled one by one. A schema that is not plain may be enforced completely
-too, but only compiling it shows that.
+too, but only compiling it would show that.
 """
 
 import json

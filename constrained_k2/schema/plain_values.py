@@ -1,8 +1,6 @@
 """Fast-path admission: checks keywords without subschemas, such as ``minimum`` and ``format``.
 
-Part of fast-path admission (:mod:`constrained_k2.schema.plain`).
-
-A set of JSON types is an integer with a bit for each type.
+:mod:`constrained_k2.schema.plain` defines a plain schema. A set of JSON types is an integer with a bit for each type.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -69,7 +69,7 @@ class String:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Arrays: a node for each prefix item, one for the rest; (node, fewest, most) for each ``contains`` clause."""
+    """Arrays: a node for each prefix item, one for all other items; (node, fewest, most) per ``contains`` clause."""
 
     prefix: tuple[Node, ...] = ()
     rest: Node = ANY
@@ -112,7 +112,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """A witness: a member that a negation (of ``additionalProperties``, say) demands, by its key and its value."""
+    """A member that a negation (of ``additionalProperties``, say) demands, described by its key and its value."""
 
     value: Node = ANY
     excluded: frozenset[str] = frozenset()  # keys that the witness does not have
@@ -142,14 +142,14 @@ class Object:
     found: dict[str, Node] = field(default_factory=dict, init=False, repr=False, compare=False)  # cache of value_node
 
     def in_order(self) -> list[str]:
-        """The keys that the maps name: subschemas in the order of their pointers, each with its keys in its order."""
+        """The keys that the maps name: maps in the order of their pointers, and each map's keys in its order."""
         maps = sorted(self.maps, key=lambda rules: [sorted(value) for _, value in rules.named])
         return list(dict.fromkeys(name for rules in maps for name, _ in rules.named))
 
 
 @dataclass(frozen=True, slots=True)
 class ListedValue:
-    """One value, as compact JSON."""
+    """One value, as JSON with sorted keys."""
 
     text: str
     kind: Literal["value"] = "value"
@@ -289,7 +289,7 @@ def _meet_numbers(one: Number, other: Number) -> Number | None:
 
 
 def tighten(number: Number) -> Number | None:
-    """The same numbers, with bounds of integers and multiples moved inwards to such a number; None if none is left."""
+    """The same numbers; bounds of integers and multiples are moved inwards to the next one. None if none is left."""
     multiple = number.multiple
     if number.integer:
         multiple = common_multiple(multiple, Fraction(1)) if multiple else Fraction(1)

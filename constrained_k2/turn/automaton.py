@@ -29,7 +29,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 
 class CallGrammar(Protocol):
-    """A compiled request, as :class:`constrained_k2.CompiledToolCalls` implements and documents it."""
+    """The interface of a compiled request; :class:`constrained_k2.CompiledToolCalls` implements and documents it."""
 
     spec: ToolCallSpec
     vocabulary: Vocabulary

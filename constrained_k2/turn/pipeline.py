@@ -15,10 +15,11 @@
 6  the worker's guard        the worker's kernel                       undoes a mask that leaves no finite logit
 == ========================= ========================================= ==========================================
 
-No stage empties a mask. If a limit and the stages before it have no token in common, the limit is ignored and counted.
-If a limit forbids all tokens that a budget would leave, the budget wins in constant phases and when a call is
-complete; within arguments it takes the best of the tokens that the limit leaves. In constant phases the code applies
-budgets first, because their sets are constants; with that rule the mask is the same in either order.
+No stage empties a mask. A limit is a ``TokenLimiter``; the budgets are the thinking budget and the finish reserve. If a
+limit forbids all tokens that the stages before it allow, the limit is ignored and counted. If a limit forbids all
+tokens that a budget would leave, the budget wins in constant phases and when a call is complete; within arguments the
+budget chooses among the tokens that the limit leaves. So budgets come first in constant phases, whose sets are
+constants, and limits come first within arguments.
 
 Example: after ``<|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>{"a": 1`` of a function with the integer
 ``a`` and the optional integer ``b``, stage 2 has a row with digits, ``,`` and ``}``. Inside the finish reserve, stage 5

@@ -1,6 +1,6 @@
 """Thinking budget: once it is spent, masks allow only the marker that ends reasoning.
 
-With a budget of 2, <think> and two more tokens, only </think> may follow.
+With a budget of 2, only </think> may follow <think> and two more tokens.
 """
 
 from typing import Self

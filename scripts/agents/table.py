@@ -11,24 +11,26 @@ from scripts.agents.scenarios import SCENARIOS
 
 _HEAD = """# Agents
 
-Which coding agents work with a server of this package, by endpoint. `scripts/agents.sh` installs them, runs
-them without a terminal and writes this page. A tiny model's turns are dictated token by token under the masks; in the
-column *sampled* it chooses its calls itself. *Good*: the server accepts every request, the client reads every answer to
-its end, calls come back with their results, and a cancelled request leaves the server idle. An agent with 0 tools
-sends no tools, so its turns are text.
+Which coding agents work with a server of this package, by endpoint. `scripts/agents.sh` installs them, runs them
+without a terminal and writes this page. The script dictates a tiny model's turns token by token under the masks; in
+the column *sampled* the model chooses its calls itself. *Good* means: the server accepts every request, the client
+reads every answer to its end, each call comes back with its result, and a cancelled request leaves the server idle.
+An agent with 0 tools sends no tools, so its turns are text.
 
-* *tool turns*: reasoning, text and calls; one call fails. *cancelled*: while a long answer streams.
-* *60 more tools*: from an MCP server. *tool search*: the agent holds these back until the model asks for one.
+* *tool turns*: reasoning, text and calls; one call fails. *cancelled*: the agent is interrupted while a long answer
+  streams.
+* *60 more tools*: an MCP server adds 60 tools. *tool search*: the agent holds these 60 back until the model asks for
+  one.
 * *answer schema*: a call, then an answer that fits a JSON Schema.
-* *known model*: a model name for which Claude Code sends `thinking.budget_tokens`, and Codex a `custom` tool with a
-  grammar.
+* *known model*: the model has a name for which Claude Code sends `thinking.budget_tokens`, and Codex a `custom` tool
+  with a grammar.
 """
 
 
 _REFUSED = """
 ## Requests that were refused
 
-*By* is this package if the request is accepted with the constraint switched off.
+The column *by* names this package if the request is accepted with the constraint switched off.
 """
 
 

@@ -271,7 +271,7 @@ def test_what_a_spec_wrote_is_read_as_any_other_json_is() -> None:
         ('{"maximum":NaN}', "nan is not a number in JSON"),
         ("[]", "must be a JSON Schema object"),
         ("false", "allows no arguments"),
-        ('{"not":' * 3000 + "{}" + "}" * 3000, "recursion depth"),
+        ('{"not":' * 3000 + "{}" + "}" * 3000, "recursion depth|over the limit of 200"),  # Python 3.13 decodes it
     ],
     ids=["5000 digits", "NaN", "an array", "false", "depth 3000"],
 )

@@ -1,7 +1,7 @@
 """Compiles schemas with LLGuidance; fallback grammars serve calls in which LLGuidance hits a limit.
 
-{"type": "integer", "minimum": 3}     Lark: any order of keys, exact bounds
-fallbacks                             the same with a lower maxLength of strings that have a pattern; any JSON object
+A schema becomes a Lark grammar with keys in any order and exact bounds. The first fallback lowers ``maxLength`` for
+strings with a pattern. The last one allows any JSON object, or any JSON value if the schema's type is not object.
 """
 
 import json

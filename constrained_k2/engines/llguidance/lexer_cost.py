@@ -1,8 +1,8 @@
 """Limits the work of LLGuidance's lexers, and estimates their memory.
 
-A lexer is lazy: its regular expressions and states are made when a text first needs them, so its size depends on the
-grammar and on its use, not on the length of the grammar's text: ``{"multipleOf": 9999}`` takes 5 MB, and 50 MB if the
-schema has other multiples too.
+A lexer is lazy: its regular expressions and states are made when a text first needs them. So its memory depends on the
+grammar and on the texts so far, not on the length of the grammar's text: ``{"multipleOf": 9999}`` takes 5 MB, and 50 MB
+if the schema has other multiples too.
 """
 
 import re

@@ -3,7 +3,7 @@
 A step that an earlier call has taken is a dictionary lookup, and its mask is a copy of 20 KB. LLGuidance runs only for
 new steps. :mod:`constrained_k2.engines.llguidance.position` decides which prefixes share a state.
 
-The second call of a function that writes {"to": "up"} takes seven steps and seven masks from here.
+If a second call of a function writes {"to": "up"} again, all its seven steps and masks come from this cache.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Decides whether a grammar is so small and plain that compiling it can wait until a mask needs it."""
+"""Decides whether a grammar is so small and simple that compiling it can wait until a mask needs it."""
 
 from collections.abc import Callable
 from typing import Final

@@ -1,4 +1,4 @@
-"""Builds LLGuidance's tokenizer for a vocabulary, with slices: token groups that are allowed at once."""
+"""Builds LLGuidance's tokenizer for a vocabulary, with slices: groups of tokens allowed together."""
 
 import llguidance
 

@@ -1,4 +1,4 @@
-r"""XTML's special tokens as bytes in LLGuidance's encoding, and ``argument key="``.
+r"""Constants: the bytes of XTML's special tokens, in LLGuidance's encoding, and ``argument key="``.
 
 LLGuidance writes a special token as ``\xff`` followed by the token's text.
 """

@@ -4,7 +4,7 @@ Started as ``python -m constrained_k2.engines.xgrammar.worker``.
 Some schemas take xgrammar minutes or gigabytes, and native code cannot be interrupted. This process has the vocabulary
 and forks for every schema. The fork, which its own timers end, rewrites and compiles the schema under kernel limits.
 The parent compiles an accepted schema again: to send the compiled grammar (as xgrammar's JSON) would take ten times as
-long, and hundreds of megabytes. Standard input is one end of a :func:`multiprocessing.Pipe`. For Linux only. Messages:
+long, and hundreds of megabytes. Standard input is one end of a :func:`multiprocessing.Pipe`. Linux only. Messages:
 
     in    (tokens, stop_id, {"seconds": …, "memory_bytes": …}) pickled, then pairs: "allow" or "forbid" for undeclared
           keys, and a schema as JSON text

@@ -2,8 +2,8 @@
 
 ArrayPlan(prefix=(A,), rest=B, most=3)     an A, then up to two Bs, each after a comma
 
-``contains`` becomes one rule per state. ``uniqueItems`` becomes bits if the items have few possible values; a matcher
-compares other unique items.
+``contains`` becomes one rule per state. If the items have few possible values, ``uniqueItems`` becomes one bit per
+value; else a matcher compares the items.
 """
 
 from constrained_k2.grammar.lark.rules import Rules

@@ -1,4 +1,4 @@
-"""Writes the Lark rules of strings, numbers, booleans, null, and of values of ``enum`` and ``const``.
+"""Writes the Lark rules of strings, numbers, booleans, null, and of ``enum`` and ``const`` values.
 
 StringPlan(…, '/"a.*"/')              T0: /"a.*"/
 NumberPlan(Number(multiple=0.01))     %json {"type": "number", "minimum": 0, "multipleOf": 0.01}

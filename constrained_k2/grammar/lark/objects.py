@@ -1,4 +1,4 @@
-"""Writes the Lark rules of objects, keys in any order: a rule parameter records the keys so far.
+"""Writes the Lark rules of objects with keys in any order: a rule parameter records the keys so far.
 
 The parameter has 64 bits; ``set_bit`` sets one, ``bit_clear`` tests one.
 

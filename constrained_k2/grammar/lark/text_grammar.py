@@ -1,6 +1,6 @@
 r"""A client's grammar as automata, with the length of the shortest completion from each state.
 
-    start: "(" start* ")" | /[a-z]+/ ";"        the shortest text has 2 characters: a;        after ((ab it is 3: ;))
+    start: "(" start* ")" | /[a-z]+/ ";"        shortest text: a; (2 characters); completion of ((ab: ;)) (3)
 
 Each rule is an NFA over terminals and rules. A slot is one of its states: a position between two parts of the rule's
 body. For each slot, the length of the shortest text from there to the rule's end is computed by Knuth's generalization

@@ -1,4 +1,4 @@
-"""Writes the Lark rules of ``enum`` and ``const`` values, with free whitespace.
+"""Writes the Lark rules of ``enum`` and ``const`` values, with optional whitespace.
 
 {"const": {"a": [true]}}     a2: "{" ws a1 ws "}"     a1: KEY_A ws ":" ws a0     a0: "[" ws "true" ws "]"
 

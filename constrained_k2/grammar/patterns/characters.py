@@ -1,6 +1,6 @@
-"""Translates ECMA-262 character classes into regexes of one written character.
+"""Translates ECMA-262 character classes into regexes that match one character as it is spelled.
 
-The character is written as in JSON, raw text or XTML.
+The spelling is that of JSON, raw text or XTML.
 
 [^"]                in JSON:      any character but a quote; a backslash is spelled as two
 """

@@ -56,7 +56,7 @@ def shortest_rest(
 
 
 def without_assertions(pattern: str) -> Items:
-    """Return a parsed pattern without word boundaries and character properties, so with about the same matches.
+    """Return a parsed pattern without word boundaries and character properties, which matches about the same texts.
 
     A class with a character property becomes ``a``.
 

@@ -1,7 +1,7 @@
 """Translates ECMA-262 patterns on a string's value into regexes on its spelling, escapes included.
 
-On the written text, grammars intersect them with negated patterns and excluded values. Without an anchor, a regex
-begins or ends with ``.*``:
+Grammars intersect these regexes with negated patterns and excluded values, which are spelled in the same way. On a side
+without an anchor, a regex gets ``.*``:
 
     ^a|b$       a.*  and  .*b
 """

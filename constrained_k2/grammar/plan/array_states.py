@@ -27,7 +27,7 @@ def plan_counted(planning: Planning, shape: Array) -> CountedItems | Wider:
     """Plan the states of an array; return a wider shape if there would be too many."""
     states, without = _States(planning, shape), replace(shape, contains=frozenset())
     if len(states.wanted) > _MAX_CONTAINS or states.size > _MAX_WAYS:
-        return Wider(without, _KEYWORDS, "its items would have to be counted in too many states")
+        return Wider(without, _KEYWORDS, "counting the matching items needs too many states")
     found = states.live()
     if not found:
         return Wider(without, _KEYWORDS, "no array that satisfies all contains together is known")

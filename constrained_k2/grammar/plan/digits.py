@@ -1,9 +1,9 @@
 """Writes ranges of numbers as regexes over their digits, exact even if engines round to doubles.
 
-Numbers have up to ``MAX_DIGITS`` digits on either side of the point: this stops a model that loops on a digit. With an
-exponent they have one digit before the point, which is not zero: so exponents decide, and if equal the digits. Integers
-have no exponent: many clients read ``1e3`` as a float. Numbers that must not be integers have up to 15 digits, so that
-no reader with doubles reads one as an integer.
+Numbers have up to ``MAX_DIGITS`` digits on either side of the point: this stops a model that loops on a digit. Numbers
+with an exponent have one digit before the point, which is not zero. So their exponents are compared first, then their
+digits. Integers have no exponent: many clients read ``1e3`` as a float. Numbers that must not be integers have up to 15
+digits, so that no parser that uses doubles reads one as an integer.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Builds the Lark terminal of undeclared keys that match exactly a given set of key patterns."""
+"""Builds the Lark terminal of the undeclared keys that match all given key patterns and no others."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -29,7 +29,7 @@ class Keys(NamedTuple):
 def has_keys(
     normalizer: Normalizer, has_match: Callable[[str], bool], shape: Object, found: tuple[str, ...], named: list[str]
 ) -> bool:
-    """Return True if a shape allows keys that it does not name and that match exactly the patterns ``found``."""
+    """Return True if a shape allows unnamed keys that match the key patterns ``found`` and none of its others."""
     keys = undeclared_keys(normalizer, has_match, shape, found, named)
     return isinstance(keys, Wider) or bool(keys.expression)
 
@@ -42,7 +42,7 @@ def undeclared_keys(  # noqa: PLR0913, PLR0917 - what the keys depend on
     named: list[str],
     form: Spelling = JSON,
 ) -> Keys | Wider:
-    """Return the keys that a shape allows without naming them, and that match exactly the patterns ``found``."""
+    """Return the unnamed keys that a shape allows and that match the key patterns ``found`` and none of its others."""
     patterns = patterns_of_keys(shape)
     absent = frozenset(patterns).difference(found)
     keys = String(patterns=frozenset(found), absent=absent, excluded=frozenset(named))

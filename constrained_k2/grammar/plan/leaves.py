@@ -24,7 +24,9 @@ from constrained_k2.schema.string_formats import patterns_of
 Effort = Literal["exact", "narrow", "relaxed"]
 """The precision of a grammar: ``narrow`` shortens strings with patterns, ``relaxed`` drops the patterns."""
 
-INTEGERS = KeywordNote(("type", "multipleOf"), "narrowed", "1.0 and 1e3, integers to JSON Schema, are never written")
+INTEGERS = KeywordNote(
+    ("type", "multipleOf"), "narrowed", "1.0 and 1e3, which JSON Schema counts as integers, are never written"
+)
 INTEGER: Final = str(number_range(Number(integer=True)))
 """The body of the terminal for any integer."""
 _DIGITS = f"[1-9][0-9]{{0,{MAX_DIGITS - 1}}}"
@@ -38,7 +40,7 @@ _LONG = 512  # characters: LLGuidance tokenizes a forced text of this length in 
 
 
 class CanBegin(Protocol):
-    """Returns True if the engine can begin a string of a terminal after an opening: some patterns fail at once."""
+    """Returns True if the engine can begin a string of a terminal with ``opening``: some patterns fail at once."""
 
     def __call__(self, expression: str, opening: str, *, is_long: bool) -> bool:
         """Ask the engine."""
@@ -46,7 +48,7 @@ class CanBegin(Protocol):
 
 @dataclass(slots=True)
 class NumbersSoFar:
-    """Totals of a node's numbers that are planned so far: together they cost the engine more than apart."""
+    """Totals over a node's numbers that are planned so far: numbers in one node cost the engine more than apart."""
 
     ranges: int = 0
     common: int = 1  # common multiple of all multiples, without decimal points

@@ -1,6 +1,6 @@
 """The plan of a grammar as plain data: numbered nodes, each with the alternatives for one value.
 
-The grammar's text and state model are made from it. Nodes refer to each other by number, so equal plans are equal
+The grammar's text and state model are made from the plan. Nodes refer to each other by number, so equal plans are equal
 grammars, whatever schemas they come from.
 
 {"type": "array", "items": {"type": "boolean"}}     nodes[1] = (ArrayPlan(rest=2),)     nodes[2] = (Boolean(),)
@@ -91,7 +91,7 @@ class ArrayPlan(Struct, frozen=True, gc=False):
 
 
 class UnequalValues(Struct, frozen=True, gc=False):
-    """Arrays with ``uniqueItems`` and few possible items: a bit for each value; at most ``most`` items, if set."""
+    """Arrays with ``uniqueItems`` and few possible items: a bit for each value. ``most`` None: no limit."""
 
     values: tuple[ListedValue, ...]
     fewest: int
@@ -189,7 +189,7 @@ class ObjectPlan(Struct, frozen=True, gc=False):
 
     @property
     def way_count(self) -> int:
-        """The number of alternatives of its members."""
+        """The number of alternatives for the object's members."""
         ways_of_extra = self.slots + (self.room is None)
         return len(self.leading) + len(self.members) + ways_of_extra * len(self.extras)
 

@@ -81,7 +81,7 @@ def _plan(planning: Planning, shape: Object, number: Callable[[Node], int], form
     if isinstance(leading, Wider):
         return leading
     if leading:
-        planning.note(("required",), "narrowed", f"{len(leading)} of them come first, in the schema's order")
+        planning.note(("required",), "narrowed", f"{len(leading)} of the keys come first, in the schema's order")
     productivity = planning.productivity
     keys = [key for key in productivity.possible_keys(shape) if key not in leading]
     extras = _extras(planning, shape, form)

@@ -1,4 +1,4 @@
-"""The state of planning one schema's grammar: numbered nodes, coverage notes, engine callbacks."""
+"""The working data while one schema's grammar is planned: nodes, coverage notes, engine callbacks."""
 
 from collections.abc import Callable
 from functools import partial

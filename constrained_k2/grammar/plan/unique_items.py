@@ -1,4 +1,4 @@
-"""Plans ``uniqueItems`` for items not limited to a few listed values: a matcher compares the items.
+"""Plans ``uniqueItems`` if the items may have many values: then a matcher compares the items.
 
 ``{"type": "array", "items": {"type": ["string", "integer"]}, "uniqueItems": true}``: after ``[1,"a",`` neither ``1``
 nor ``"a"`` may repeat (:mod:`constrained_k2.engines.llguidance.written`). Strings are compared as values. Numbers are
@@ -16,7 +16,7 @@ from constrained_k2.schema.shapes import Array, ListedValue, Node, Number, Objec
 
 _KEYWORD = ("uniqueItems",)
 _MAY_REPEAT = "an item may repeat once every allowed item with the same prefix has been used"
-_NO_EXPONENT = "numbers are written without an exponent, and without zeros at their end"
+_NO_EXPONENT = "numbers are written without an exponent, and without zeros at the end of a fraction"
 
 
 def compared_items(planning: Planning, shape: Array) -> tuple[Node, bytes] | Wider:

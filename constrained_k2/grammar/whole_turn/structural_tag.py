@@ -1,7 +1,8 @@
 """Writes the grammar of a whole turn as a structural tag, xgrammar's JSON notation for output formats.
 
-Markers have two forms. As token ids (formats ``token`` and ``any_tokens`` of newer xgrammar versions) a marker is a
-token. As text, ordinary tokens that spell a marker match too: for EBNF, and engines without token formats.
+Markers are written as token ids or as text. Token ids (formats ``token`` and ``any_tokens`` of newer xgrammar versions)
+match only the special token. Text, for EBNF and for engines without token formats, also matches ordinary tokens that
+spell the marker.
 Structural tags cannot express properties in any order with each key once, nor the index of a later call.
 """
 

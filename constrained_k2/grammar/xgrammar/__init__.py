@@ -1,1 +1,1 @@
-"""Rewrites JSON Schemas so that xgrammar's own JSON Schema converter enforces them exactly."""
+"""Rewrites JSON Schemas so that xgrammar's builtin JSON Schema converter enforces them exactly."""

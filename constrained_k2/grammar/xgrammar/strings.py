@@ -1,8 +1,8 @@
-r"""Writes constraints on strings as regexes on JSON text, in xgrammar's dialect.
+r"""Writes constraints on strings as regexes on JSON text, in xgrammar's regex dialect.
 
 xgrammar's schema converter (0.2.8) reads a ``pattern`` in one of two ways. An ASCII pattern becomes an automaton that
-has no JSON escapes and misreads some patterns (``a-?`` does not match ``a``, overlong UTF-8 passes). A pattern with any
-other character becomes rules on the raw text between the quotes, which can express everything exactly, escapes
+allows no JSON escapes and misreads some patterns (``a-?`` does not match ``a``, overlong UTF-8 passes). A pattern with
+any other character becomes rules on the raw text between the quotes, which can express everything exactly, escapes
 included. So every regex here starts with a non-ASCII character that occurs zero times.
 """
 

@@ -2,8 +2,9 @@
 
 xgrammar (0.2.8) accepts nearly every schema and silently ignores what it does not know: ``not``, ``if``, ``contains``,
 ``uniqueItems``, siblings of ``$ref``, ``anyOf`` and ``enum``, constraints without a ``type``, lengths beside a pattern.
-So it never gets the user's schema, but ours: a union of typed shapes, strings as patterns on their JSON text,
-undeclared keys as patterns that exclude the declared ones. What this cannot express is left out and noted as relaxed.
+So it never gets the user's schema, but a rewritten one: a union of typed shapes, with strings as patterns on their JSON
+text and undeclared keys as patterns that exclude the declared ones. A keyword that cannot be rewritten like this is
+left out and noted as relaxed.
 """
 
 import math

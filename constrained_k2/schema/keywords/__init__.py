@@ -1,6 +1,6 @@
 """The keyword table: what each JSON Schema keyword and its negation allow, and its subschemas.
 
-Every other key of a schema is an annotation. The rows are in this folder's files, by the JSON type that they constrain;
+A key of a schema that is not in the table is an annotation. The rows are in the other files of this folder;
 ``tests/schema/cases`` has one file of instances for each keyword.
 """
 

@@ -163,8 +163,8 @@ KEYWORDS = (
                 "additionalProperties": False,
                 "minProperties": 2,
             },
-            "minProperties of open keys": {"type": "object", "minProperties": 2},
-            "minProperties of open keys that may run out": {
+            "minProperties with undeclared keys": {"type": "object", "minProperties": 2},
+            "minProperties with undeclared keys that may run out": {
                 "patternProperties": {"^[0-9]{1,4}$": {}},
                 "additionalProperties": False,
                 "minProperties": 2,
@@ -189,12 +189,16 @@ KEYWORDS = (
         evaluates=lambda read, _: [[Case(contained=read.or_any("contains"))]],
         examples={
             "contains": {"type": "array", "contains": {"const": 1}, "maxItems": 9},
-            "contains, several or beside maxContains and maxItems": {
+            "several contains, or one with maxContains and maxItems": {
                 "contains": {"const": 1},
                 "maxContains": 2,
                 "maxItems": 9,
             },
-            "contains, more than some hundred states": {"contains": {"const": 1}, "maxContains": 60, "maxItems": 90},
+            "contains that needs more than a few hundred states": {
+                "contains": {"const": 1},
+                "maxContains": 60,
+                "maxItems": 90,
+            },
         },
     ),
     Keyword(

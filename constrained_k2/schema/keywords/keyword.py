@@ -1,4 +1,4 @@
-"""Defines the type of the keyword table's rows, and the reader through which rows access a schema."""
+"""Defines the rows of the keyword table, and the reader that gives a row the keywords of a schema."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -171,7 +171,7 @@ class NotExpressible(ConstrainedK2Error):
 
 
 class Children(Flag):
-    """Which parts of a keyword's value are subschemas: the value, its items, its members, or the target it names."""
+    """Which parts of a keyword's value are subschemas: the value, its items, its members, or its reference's target."""
 
     NONE = 0
     SCHEMA = auto()
@@ -233,7 +233,7 @@ class Keyword:
 def size_keywords(
     noun: str, shape: Callable[..., Shape], fewest: str, most: str, examples: dict[str, dict[str, Any]]
 ) -> tuple[Keyword, Keyword]:
-    """The rows of ``minItems`` and ``maxItems`` (or with another noun), which bound a size of a class of shapes."""
+    """The rows of two size keywords of one class of shapes: ``minItems`` and ``maxItems`` for the noun ``Items``."""
     low, high = f"min{noun}", f"max{noun}"
     return (
         Keyword(

@@ -109,7 +109,7 @@ def _format(read: Reader) -> Iterator[Shape]:
     if (name := read.text("format") or "") in FORMATS:
         yield String(formats=frozenset({name}))
         if left_out := FORMATS[name].left_out:
-            read.note("format", "narrowed", f"not written: {left_out}")
+            read.note("format", "narrowed", f"valid, but not written: {left_out}")
 
 
 def _not_format(read: Reader) -> list[Shape]:
@@ -153,8 +153,14 @@ KEYWORDS = (
                 "type": "string",
                 "pattern": "^a(?!.*--)\\b.*(?<!-)$",
             },
-            "pattern with a back-reference to a group of few texts": {"type": "string", "pattern": "^([\"']?)a\\1$"},
-            "pattern with a back-reference to a group of any text": {"type": "string", "pattern": "(a+)-\\1"},
+            "pattern with a back-reference to a group that matches few texts": {
+                "type": "string",
+                "pattern": "^([\"']?)a\\1$",
+            },
+            "pattern with a back-reference to a group that matches any number of texts": {
+                "type": "string",
+                "pattern": "(a+)-\\1",
+            },
         },
     ),
     Keyword(

@@ -1,7 +1,8 @@
-"""Implements ``unevaluatedProperties`` and ``unevaluatedItems``: a case per set of valid branches.
+"""Implements ``unevaluatedProperties`` and ``unevaluatedItems``, by cases: sets of branches that hold.
 
-A case assumes that some branches (of an ``anyOf``, say) hold, and lists what these evaluate. If more branches hold,
-the case is only stricter than necessary. So only ``else`` and dependencies of absent keys assume that something fails.
+A case assumes that some branches (of an ``anyOf``, say) hold, and lists the properties and items that they evaluate. If
+more branches hold, the case is only stricter than necessary. So a case need not assume that the other branches fail;
+only ``else`` and the dependencies of absent keys assume that something fails.
 """
 
 from typing import Any

@@ -18,7 +18,7 @@ class Format(NamedTuple):
     left_out: str = ""  # valid strings that the patterns reject; empty if they are exact
 
 
-_YEAR_0 = "the year 0000, which many readers refuse"
+_YEAR_0 = "the year 0000, which many parsers refuse"
 _POINTER = r"(?:/(?:[^~/]|~[01])*)*"
 _LITERAL = "leading zeros and tags other than IPv6 in address literals"
 _LETTERS = (
@@ -35,7 +35,7 @@ FORMATS = {
     "idn-hostname": Format(hosts.IDN_HOSTNAME, _LETTERS),
     "ipv4": Format(hosts.IPV4),
     "ipv6": Format(hosts.IPV6),
-    "email": Format(hosts.EMAIL, f"more than 64 characters before the @ and 189 after it, {_LITERAL}"),
+    "email": Format(hosts.EMAIL, f"more than 64 characters before the @ or 189 after it, {_LITERAL}"),
     "idn-email": Format(
         hosts.IDN_EMAIL,
         f"more than 64 characters in ASCII before the @ or 16 beyond it, {_LITERAL}, in the domain labels of more than"

@@ -1,4 +1,4 @@
-"""The format ``regex`` as patterns: ECMA-262 expressions that are valid with and without ``u``.
+"""The format ``regex``: patterns that match ECMA-262 regexes valid with and without the flag ``u``.
 
 One pattern checks the sequence of tokens (what may be repeated, what a class contains), another one the parentheses.
 """

@@ -1,1 +1,1 @@
-"""Incremental parsers of a turn's arguments or answer, for draft tokens, finish reserve and explain."""
+"""Incremental parsers of a turn's arguments or answer, for drafts, the finish reserve and ``explain``."""

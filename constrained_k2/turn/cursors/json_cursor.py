@@ -45,7 +45,7 @@ class OpenContainer:
 
 @dataclass(slots=True)
 class JsonCursor:
-    """The position in one JSON value, with its schema, which also is the document that references point into."""
+    """The position in one JSON value, with the value's schema, in which references are resolved."""
 
     schema: InitVar[Any]
     expect: JsonPart = JsonPart.VALUE

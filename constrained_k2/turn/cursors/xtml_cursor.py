@@ -60,7 +60,7 @@ class XtmlCursor:
 
     @property
     def depth(self) -> int:
-        """The tokens to reserve: to close the open block and containers, and for each missing required key's tags."""
+        """The tokens to reserve for closing the open block and containers and for the tags of missing required keys."""
         missing = set(map(spelled, self.members.view.required)).difference(self.members.keys)
         blocks = len(missing) + (self.part is not XtmlPart.BETWEEN)
         return BLOCK_TOKENS * blocks + len(self.json.frames) - 1

@@ -1,9 +1,10 @@
 """Drafts argument values from the prompt: names, ids, numbers, paths and dates of the conversation.
 
 A started value continues like the latest text in the prompt that has the same prefix (for a long value: that contains
-its last characters). A new value is a span of the latest messages that this turn has not written yet. Its shape must be
-the one of the schema's format, of the key's former value or of the key's name, if any is known. If there is no such
-span, the key's former value is drafted. The grammar then accepts or rejects the draft.
+its last characters). A new value is a span of the latest messages that this turn has not written yet. Its kind
+(number, date, path, …) must be the one that the schema's format, the key's former value or the key's name suggests, if
+any of them suggests one. If there is no such span, the key's former value is drafted. The grammar then
+accepts or rejects the draft.
 
 {"date": "     with the format "date", after "from 2026-05-01 on" in the latest message: 2026-05-01
 """

@@ -2,8 +2,8 @@
 
 It proposes the shortest allowed value (``null`` in a linked list), the missing required keys of an object, the end of
 an array, and the shortest suffix that a string's pattern and length demand. If an object has several alternatives, the
-one that lacks least counts. Numbers without ``multipleOf``, booleans and choices among enum values are left to the
-model.
+one with the shortest missing text comes first. Numbers without ``multipleOf``, booleans and choices among enum values
+are left to the model.
 """
 
 import json
@@ -57,7 +57,7 @@ _Tracker = TypeVar("_Tracker", bound=Cursor)
 
 
 def lengthened(cursor: _Tracker, piece: str, demanded: Callable[[_Tracker], Iterable[str | int]]) -> str:
-    """A piece and the text that has to follow it, which ``demanded`` returns; stops before a marker."""
+    """A piece and the text that must follow it, which ``demanded`` returns, up to the next marker."""
     ahead, text, first = cursor.copy(), piece, piece
     for _ in range(_MAX_PIECES):
         ahead.feed(piece)
@@ -252,7 +252,7 @@ def _ends_of_string(begun: str, found: list[Alternative], *, known_only: bool) -
 
 
 def missing_keys(values: PlanValues, found: list[Alternative], written: set[str]) -> list[str]:
-    """The missing required keys, first those of the alternative that lacks fewest; empty if the object may end."""
+    """The missing required keys, alternatives with less missing text first; empty if the object may end."""
     lacking: list[tuple[float, list[str]]] = []
     for one in found:
         missing = values.missing(one, written)

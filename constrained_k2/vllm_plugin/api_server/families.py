@@ -37,34 +37,35 @@ class Family(NamedTuple):
 
 
 FAMILIES = (
-    Family("requests", Counter, "Requests admitted to be constrained.",
+    Family("requests", Counter, "Requests admitted and constrained.",
            (*_MODEL, "grammar_engine", "tool_choice", "coverage")),
     Family("refused_requests", Counter, "Requests refused because they cannot be constrained or have no clear meaning.",
            (*_MODEL, "reason", "detail")),
     Family("grammar_lookups", Counter, "Grammar lookups, by process (`where`) and result.",
            (*_MODEL, "where", "result")),
-    Family("admission_seconds", Histogram, "Time in which the API server reads a request and checks "
-           "its tools, waiting for a thread included.", _MODEL),
+    Family("admission_seconds", Histogram, "Time that the API server takes to read a request and check "
+           "its tools, including the wait for a thread.", _MODEL),
     Family("compile_seconds", Histogram, "Time to compile one tool's schema.", (*_MODEL, "where")),
     Family("masked_steps", Counter, "Engine steps in which at least one row of logits was masked.", _ENGINE),
     Family("masked_rows", Counter, "Rows of logits masked, draft positions included.", (*_ENGINE, "phase")),
-    Family("mask_seconds", Counter, "Host time to find the masks of these rows.", (*_ENGINE, "phase")),
-    Family("examined_tokens", Counter, "Masked rows whose likeliest token was looked up before the mask.", _ENGINE),
+    Family("mask_seconds", Counter, "Host time to compute the masks of the masked rows.", (*_ENGINE, "phase")),
+    Family("examined_tokens", Counter, "Masked rows whose likeliest token before masking was looked up.", _ENGINE),
     Family("masked_argmax_tokens", Counter, "Examined rows whose likeliest token the mask forbade.", _ENGINE),
     Family("ignored_limit_rows", Counter, "Masked rows in which allowed_token_ids or bad_words left no legal token "
            "and were ignored.", _ENGINE),
-    Family("empty_masks", Counter, "Masks without a token that LLGuidance corrected: a fault to report.", _ENGINE),
-    Family("late_refusals", Counter, "Calls whose arguments could be any JSON object, because their tool was admitted "
-           "without compiling its schema, which turned out to have no grammar.", _ENGINE),
-    Family("ended_early_requests", Counter, "Requests ended because something failed in the engine.", _ENGINE),
+    Family("empty_masks", Counter, "Masks that had no token until LLGuidance computed them again: a fault to "
+           "report.", _ENGINE),
+    Family("late_refusals", Counter, "Calls whose arguments could be any JSON object: the tool was admitted without "
+           "compiling its schema, and the schema turned out to have no grammar.", _ENGINE),
+    Family("ended_early_requests", Counter, "Requests that an error in the engine core or a worker ended.", _ENGINE),
     Family("adopted_requests", Counter, "Requests of other front ends that the engine core constrains, by the source "
            "of their tools.", (*_ENGINE, "source")),
     Family("left_requests", Counter, "Requests of other front ends that were left to vLLM.",
            (*_ENGINE, "reason")),
     Family("unconstrained_calls", Counter, "Calls begun in answers without a constraint of this package.", _ENGINE),
-    Family("declined_calls", Counter, "Calls declined: unlikely to mean a declared function, or repeated.", _ENGINE),
-    Family("unmeant_calls", Counter, "Calls below `call_threshold` that were made anyway, because a required call, a "
-           "response format or a forbidden closing token rules out declining.", _ENGINE),
+    Family("declined_calls", Counter, "Calls declined: probably of an undeclared function, or repeated.", _ENGINE),
+    Family("unmeant_calls", Counter, "Calls that scored below `call_threshold` but were made, because a required call "
+           "or a response format rules out declining.", _ENGINE),
 )  # fmt: skip
 """All metric families."""
 

@@ -15,7 +15,7 @@ Outcome = Literal["refused", "refused by vLLM", "ignored", "limited"]
 _OFF = f'vllm_xargs {{"{XARGS_KEY}": "{OFF}"}}'
 _LEAVE_OUT = f'Leave it out, send tool_choice "none", or switch off with {_OFF}'
 _CALLABLE = "callable tools"
-_LEFT = "it is ignored, and counted, for a token if it leaves none that the constraint allows"
+_LEFT = "if it forbids every token that the constraint allows, it is ignored at this position, and counted"
 _EVERYWHERE: tuple[Endpoint, ...] = ("chat", "responses", "messages", "completions")
 
 
@@ -38,7 +38,7 @@ class Reason(NamedTuple):
 
 REASONS = (
     Reason("use_beam_search", "constrained tool calls", "refused", ("chat", "completions"),
-           "vLLM's beam search sends requests of its own without the constraint",
+           "vLLM's beam search sends separate requests, without the constraint",
            f"Leave it out, or switch off with {_OFF}"),
     Reason("structured_outputs", "a constraint", "refused", ("completions",),
            "the response format belongs inside vllm_xargs.constrained_k2",
@@ -53,14 +53,14 @@ REASONS = (
     Reason("trace_decode_token_ids", "a constraint", "refused", ("python",),
            "it forces tokens that the constraint forbids", "Leave it out"),
     Reason("resumable", "a constraint", "refused", ("python",),
-           "the prompt of an input stream is not known when the answer begins", "Send the input whole"),
+           "the prompt of an input stream is not complete when the answer begins", "Send the input whole"),
     Reason("tool_choice", "a tool that is not in the prompt", "refused", ("responses",),
            "vLLM shows the model functions and custom tools only",
            "Name a function of tools, or use 'auto'"),
     Reason("tool_choice.allowed_tools", "another tool parser", "refused", ("chat",),
            "only the parser kimi_constrained masks the other tools", "Use 'auto', or send fewer tools"),
     Reason("messages[…].tools", "Kimi K3's prompts", "refused", ("chat",),
-           "vLLM leaves the tools of a message out of them",
+           "vLLM leaves the tools of a message out of these prompts",
            "Declare them in the request's tools"),
     Reason("messages[…].tool_call_id", "Kimi K3's prompts: a missing id, if no call precedes the result", "refused",
            ("chat",), "without an id, nothing says which call the result belongs to",
@@ -68,9 +68,9 @@ REASONS = (
     Reason("tools[…].format", "another tool parser", "refused", ("chat", "responses"),
            "only the parser kimi_constrained enforces the grammar of a custom tool", "Leave the format out"),
     Reason("tools[…].custom", "chat completions", "limited", ("chat",),
-           "vLLM knows functions only: the call is one of a function with the text as its argument input"),
+           "vLLM knows functions only: the client gets a function call, with the text in the argument input"),
     Reason("tools[…].input_schema", "a tool without one", "refused by vLLM", ("messages",),
-           "vLLM takes functions only"),
+           "vLLM accepts functions only, which have a schema"),
     Reason("tools", "a type other than function, custom or namespace", "ignored", ("responses",),
            "vLLM does not show the model such a tool; the log names the type"),
     Reason("bad_words", _CALLABLE, "limited", ("chat", "completions"), _LEFT),
@@ -78,15 +78,15 @@ REASONS = (
     Reason("stop", "a required call", "ignored", _EVERYWHERE[:3],
            "there is no text to stop in"),
     Reason("stop", _CALLABLE, "limited", _EVERYWHERE,
-           "it is looked for in text alone"),
+           "it matches in text only, not in reasoning or calls"),
     Reason("stop_token_ids", "a required call", "ignored", ("chat", "responses"),
            "there is no text to stop in"),
     Reason("stop_token_ids", _CALLABLE, "limited", ("chat", "responses", "completions"),
-           "one within a call ends the answer there, and that call is not shown"),
+           "such a token inside a call ends the answer, and the call is dropped"),
     Reason("tools[…].strict", "absent or false, and a schema without a grammar", "limited", _EVERYWHERE,
-           "any JSON object is allowed; the log, metrics and diagnostics name the tool"),
+           "any JSON object is allowed; the log and diagnostics name the tool, and metrics count the request"),
     Reason("tools[…].name", "other tools of the same name", "limited", _EVERYWHERE,
-           "equal tools are one; arguments of different ones satisfy at least one of the schemas"),
+           "equal tools count as one; if they differ, arguments satisfy at least one of their schemas"),
 )  # fmt: skip
 """The table."""
 

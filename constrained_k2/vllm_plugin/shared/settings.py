@@ -67,7 +67,8 @@ _RESERVE = f"a whole number from 0 to {MAX_FINISH_RESERVE}"
 
 SETTINGS = (
     Row("strict", "'json_object', 'best_effort', 'strict', or an object of min, max and false", "no bounds",
-        "A level for all tools, or bounds on what their `strict` declares; `false`: the level of `strict: false`."),
+        "A level for all tools. In an object, `min` and `max` bound the level that a tool declares, and `false` is the "
+        "level of tools with `strict: false`."),
     Row("undeclared_keys", EXPECTED, _DEFAULTS.undeclared_keys,
         "Whether the model may write keys that a schema with `properties` neither declares nor rules out."),
     Row("undeclared_calls", UNDECLARED_CALLS, _DEFAULTS.undeclared_calls,
@@ -75,20 +76,21 @@ SETTINGS = (
     Row("call_threshold", "a number from 0 to 1", _DEFAULTS.call_threshold,
         "A call is declined if, at any token of its name, the probability of a declared function is below this."),
     Row("engines", "a list of 'llguidance' and 'xgrammar'", ["llguidance"],
-        "Those that requests may name; the first is the default. With xgrammar one schema may block the engine core "
-        "for seconds."),
+        "The engines that requests may name; the first is the default. With xgrammar, one schema may block the engine "
+        "core for seconds."),
     Row("repair", "true or false", _DEFAULTS.repair,
         "Whether chat histories are repaired."),
     Row("route", "'structured_output' or 'logits_processor'", "by the flags",
         "Where masks are computed: 'logits_processor' with --logits-processors, else 'structured_output'."),
     Row("adopt", "'tag', 'prompt' or 'off'", _DEFAULTS.adopt,
-        "Which requests of other front ends and parsers are constrained: those with a structural tag of Kimi's "
-        "calls; also those whose prompt declares tools as JSON; none."),
-    Row("drafts", "true or false", _DEFAULTS.drafts, "Whether the grammar drafts tokens under speculative decoding."),
+        "Which requests of other front ends and parsers are constrained. `tag`: those with a structural tag of Kimi's "
+        "calls; `prompt`: also those whose prompt declares tools as JSON; `off`: none."),
+    Row("drafts", "true or false", _DEFAULTS.drafts,
+        "Whether the grammar proposes draft tokens under speculative decoding."),
     Row("finish_reserve", _RESERVE, _DEFAULTS.finish_reserve,
-        "How many of its last tokens a request keeps for completing its calls."),
+        "How many tokens at the end of `max_tokens` are kept for completing calls."),
     Row("memory_mib", "a whole number from 1", _DEFAULTS.memory_mib,
-        "The bound on a process's compiled grammars (four fifths) and cached masks, in MiB, as estimated."),
+        "The bound, in MiB, on the estimated size of a process's compiled grammars (four fifths) and cached masks."),
 )  # fmt: skip
 """The settings."""
 
@@ -117,20 +119,20 @@ TEXT_FORMATS_KEY = "constrained_k2_text_formats"
 
 REQUEST_FIELDS = (
     Row(XARGS_KEY,
-        "'on', 'off', 'llguidance' or 'xgrammar'; on /v1/completions a JSON object with tools and tool_choice, as text",
+        "'on', 'off', 'llguidance' or 'xgrammar'; on /v1/completions a JSON string with tools and tool_choice",
         ON,
         "Whether calls are constrained, and by which engine."),
     Row(UNDECLARED_KEYS_KEY, EXPECTED, "the setting undeclared_keys",
-        "As the setting."),
+        "The setting, for this request."),
     Row(UNDECLARED_CALLS_KEY, UNDECLARED_CALLS, "the setting undeclared_calls",
-        "As the setting."),
-    Row(MAX_CALLS_KEY, MAX_CALLS, "no bound", "The most calls of a turn."),
-    Row(REPEATED_CALLS_KEY, REPEATS, "allow", "Whether a turn may repeat a call."),
-    Row(REPAIR_KEY, "'on' or 'off'", "the setting repair", "As the setting."),
+        "The setting, for this request."),
+    Row(MAX_CALLS_KEY, MAX_CALLS, "no bound", "The maximum number of calls in a turn."),
+    Row(REPEATED_CALLS_KEY, REPEATS, "allow", "Whether a call may repeat an earlier call of its turn."),
+    Row(REPAIR_KEY, "'on' or 'off'", "the setting repair", "The setting, for this request."),
     Row(FINISH_RESERVE_KEY, _RESERVE, "the setting finish_reserve",
-        "As the setting."),
+        "The setting, for this request."),
     Row(STRICT_FALSE_KEY, "'best_effort' or 'json_object'", "the setting strict",
-        "The level that `strict: false` declares on the request's tools."),
+        "The level of the request's tools with `strict: false`."),
     Row(DIAGNOSTICS_KEY, "'on' or 'off'", OFF, "Whether each choice of the answer carries diagnostics."),
 )  # fmt: skip
 """The fields of a request's ``vllm_xargs``."""

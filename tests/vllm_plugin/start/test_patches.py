@@ -130,7 +130,9 @@ def test_what_register_has_not_seen_is_checked_before_anything_is_applied(
 
 
 @pytest.mark.parametrize("row", THREE_ENTRY_PATCHES, ids=lambda row: row.target)
-def test_an_entry_patch_whose_module_is_imported_late_is_checked_then(row: Patch, without: Callable[[Patch], None]) -> None:
+def test_an_entry_patch_whose_module_is_imported_late_is_checked_then(
+    row: Patch, without: Callable[[Patch], None]
+) -> None:
     without(row)
     before = in_vllm()
     with pytest.raises(PatchFailed, match="Tested with vLLM"):

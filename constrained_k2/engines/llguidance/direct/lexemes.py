@@ -1,6 +1,6 @@
 """Byte-level lexers for JSON strings and numbers, with exactly the spellings that grammars accept.
 
--1.5e3     sign, digits, point, digits, exponent: five states of a number
+-1.5e3     a state after each byte: minus, whole, point, fraction, e, exponent
 """
 
 import re
@@ -102,7 +102,7 @@ def is_complete(state: NumberState) -> bool:
 
 
 def number_state(kind: NumberKind, text: bytes, longest_run: int) -> NumberState | None:
-    """Return the state after a prefix. Prefixes share a state if no token of up to ``longest_run`` digits differs."""
+    """Return the state after a prefix. Equal states allow the same tokens with up to ``longest_run`` digits."""
     state = NUMBER_START
     for byte in text:
         following = number_after(kind, state, byte)

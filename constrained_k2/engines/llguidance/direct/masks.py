@@ -1,6 +1,6 @@
 """An LRU cache, shared by all grammars, of the masks that are computed from a trie of the vocabulary.
 
-A new tool's first free string has the mask that any other tool's free string had before.
+For example, a new tool's first free string may use the mask that was computed for another tool's free string.
 """
 
 import threading

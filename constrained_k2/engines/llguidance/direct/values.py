@@ -1,6 +1,6 @@
 """Interns grammar nodes: equal nodes of different tools become one object, compared by identity.
 
-The node of integers is one object for all tools.
+For example, the node of any integer is one object for all tools.
 """
 
 from collections.abc import Hashable

@@ -33,7 +33,7 @@ _STRUCTURE = frozenset(b"{}[],:")
 
 
 class TokenEffect:
-    """Flags of a token: where in the text it matters to the scanner. Plain ints, since every token is looked up."""
+    """Flags of a token: where it can change the scanner's state. Plain ints, because every token is looked up."""
 
     ANYWAY = 1  # inside a key, a compared item or a tag every token counts, so every token has this flag
     STRUCTURE = 2
@@ -42,7 +42,7 @@ class TokenEffect:
 
 
 class Closing:
-    """Tokens that end a string or word, by the suffix of the string or word with which they begin."""
+    """Tokens that end a string, number or literal, by the suffix of it that they begin with."""
 
     def __init__(self, ids: Mapping[bytes, list[int]]) -> None:
         self.ids: dict[bytes, Ids] = {rest: np.array(found, dtype=np.int64) for rest, found in ids.items()}
