@@ -1,7 +1,7 @@
 """Run the scenarios of tool-eval-bench, conversations of several turns with mock tools, against real vLLM servers.
 
 The demo's model answers, greedy; tool-eval-bench's own checks give each scenario 0 to 2 points. The table also counts
-the requests, and those that a server refused. About 15 minutes an arm.
+the requests, and those that a server refused. About three minutes an arm.
 
 example: python -m benchmarks.agent_scenarios --arm stock
 """
