@@ -24,8 +24,8 @@ class Compiler(SharedGrammars):
         counts: Counts of cache hits and compilations to add to; by default new ones.
         threads: Threads that fill the masks of a batch; None for one per CPU of the process, at most eight.
         mask_cache_bytes: Budget of LLGuidance's cached masks and DFA states, estimated; 0 for no cache.
-        undeclared_calls: ``decline`` calls of functions that the request does not declare, or ``force`` a declared
-            name: see :meth:`ToolCallMatcher.intent`. A spec may override it.
+        undeclared_calls: ``decline`` drops calls of functions that the request does not declare; ``nearest`` makes
+            them calls of declared ones: see :meth:`ToolCallMatcher.intent`. A spec may override it.
         call_threshold: A call is declined if the probability, from 0 to 1, of a declared name is below this.
 
     Raises:

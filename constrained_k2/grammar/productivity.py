@@ -145,7 +145,9 @@ class Productivity:
         if isinstance(shape, Array):
             yield from shape.prefix
             yield shape.rest
-            yield from (wish | node for wish, _, _ in shape.contains_clauses for node in (*shape.prefix, shape.rest))
+            yield from (
+                matching | node for matching, _, _ in shape.contains_clauses for node in (*shape.prefix, shape.rest)
+            )
         elif isinstance(shape, Object):
             for name in self.named_keys(shape):
                 yield from (way.node for way in self.named_ways(shape, name))
@@ -156,7 +158,7 @@ class Productivity:
         """Return True if some value satisfies a shape, given the productive nodes found so far."""
         if isinstance(shape, Array):
             needed = (*shape.prefix, shape.rest)[: shape.shortest]
-            if not all(self._has_room(shape, *wish) for wish in shape.contains_clauses):
+            if not all(self._has_room(shape, *clause) for clause in shape.contains_clauses):
                 return False
             values = self.values(shape.rest) if shape.unique and shape.shortest > 1 else None
             if values is not None and len(shape.prefix) + len(values) < shape.shortest:
@@ -227,18 +229,18 @@ class Productivity:
         fitting = [one for one in shape.wanted if is_key_of(self.normalizer, one, name)] if shape.wanted else []
         return [(one, replace(one, names=ANY)) for one in sorted(fitting, key=lambda one: one.order)]
 
-    def _has_room(self, shape: Array, wish: Node, fewest: int, most: int | None) -> bool:
+    def _has_room(self, shape: Array, matching: Node, fewest: int, most: int | None) -> bool:
         """Return True if that many items can satisfy a ``contains`` clause."""
         if most is not None and most < fewest:
             return False
-        places = 0
+        room = 0
         for node in shape.prefix[: shape.longest]:
             if not self.is_productive(node):
-                return places >= fewest
-            places += self.is_productive(node | wish)
-        if self.is_productive(shape.rest | wish):
-            places += fewest if shape.longest is None else max(shape.longest - len(shape.prefix), 0)
-        return places >= fewest
+                return room >= fewest
+            room += self.is_productive(node | matching)
+        if self.is_productive(shape.rest | matching):
+            room += fewest if shape.longest is None else max(shape.longest - len(shape.prefix), 0)
+        return room >= fewest
 
     def items(self, shape: Array) -> tuple[tuple[Node, ...], int | None]:
         """Return the prefix items that may occur, and the largest number of items (None: unlimited)."""

@@ -59,7 +59,7 @@ class ToolCallSpec:
     answer: AnswerFormat | None = None  # the response format: the only text beside reasoning and calls; None for any
     undeclared_keys: UndeclaredKeys | None = None  # for objects with ``properties``; None for the compiler's default
     strict_false: StrictFalse | None = None  # the level of tools with ``strict: false``; None for the policy's
-    undeclared_calls: UndeclaredCalls | None = None  # decline or force them; None for the compiler's default
+    undeclared_calls: UndeclaredCalls | None = None  # ``decline`` or ``nearest``; None for the compiler's default
     call_limit: int | None = None  # the request's max_calls, a limit besides choice and parallel; None for any number
     repeated_calls: RepeatedCalls | None = None  # whether calls with equal arguments are allowed; None to allow them
 

@@ -1,4 +1,4 @@
-"""Reads ``undeclared_calls``: decline calls of undeclared functions, or force a declared name."""
+"""Reads ``undeclared_calls``: decline calls of undeclared functions, or allow only declared names."""
 
 from typing import Literal, get_args
 

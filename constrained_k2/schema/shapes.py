@@ -82,7 +82,9 @@ class Array:
     @property
     def contains_clauses(self) -> list[tuple[Node, int, int | None]]:
         """The ``contains`` clauses, in the same order in every process: notes depend on what is expanded first."""
-        return sorted(self.contains, key=lambda wish: (sorted(wish[0]), wish[1], -1 if wish[2] is None else wish[2]))
+        return sorted(
+            self.contains, key=lambda clause: (sorted(clause[0]), clause[1], -1 if clause[2] is None else clause[2])
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The state machine of one turn over tokens: markers and call headers; an engine matches arguments.
+"""The token-level state machine of a turn: markers and call headers. An engine matches the arguments.
 
 Every transition of a format begins with a special token, so the automaton works on tokens. A grammar engine is used
 only for a call's arguments, and for an answer with a response format.

@@ -17,7 +17,7 @@ from constrained_k2 import Vocabulary
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.engines.llguidance.position import StateKind
 from constrained_k2.engines.llguidance.position_tracker import PositionTracker
-from constrained_k2.engines.llguidance.written.items import NO_PLACES
+from constrained_k2.engines.llguidance.written.items import NO_PATHS
 from constrained_k2.engines.llguidance.written.scanner import Scanner, Snapshot, Within
 from constrained_k2.turn.cursors.json_cursor import JsonCursor
 from tests.kit.budget import tries
@@ -72,7 +72,7 @@ def test_all_walks_see_one_text(engine: LLGuidanceEngine, value: Any, seed: int,
     tracker = grammar.dfa.tracker
     assert isinstance(tracker, PositionTracker)
     position, drafts = tracker.start, JsonCursor(SCHEMAS[which])
-    scanner = Scanner(engine.mask_cache.written_tokens(), NO_PLACES, is_xml=False)
+    scanner = Scanner(engine.mask_cache.written_tokens(), NO_PATHS, is_xml=False)
     written, decoder = scanner.start, codecs.getincrementaldecoder("utf-8")()
     raw, start, length = spelled(value, chance).encode(), 0, 0
     while start < len(raw):

@@ -93,7 +93,7 @@ def test_no_comma_follows_where_no_item_can(schema: dict[str, Any], text: str) -
 
 def test_states_of_many_contains_are_bounded() -> None:
     """Six of them in a long array would take millions of rules."""
-    wishes = [{"contains": {"const": number}, "minContains": 9} for number in range(6)]
-    made = compiled({"type": "array", "allOf": wishes, "maxItems": 60})
+    clauses = [{"contains": {"const": number}, "minContains": 9} for number in range(6)]
+    made = compiled({"type": "array", "allOf": clauses, "maxItems": 60})
     assert len(made.text) < 10_000
     assert {use.keyword for use in made.coverage.relaxed} == {"contains", "minContains"}

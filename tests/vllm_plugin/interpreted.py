@@ -41,7 +41,7 @@ def places(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         return
 
     def on_device(factory: MatcherFactory, rows: int, device: torch.device, *, pin: bool) -> DeviceMasks:
-        masks = DeviceMasks(factory.vocabulary.size, rows, device, 1, pin=pin, places=request.param)
+        masks = DeviceMasks(factory.vocabulary.size, rows, device, 1, pin=pin, slots=request.param)
         masks.warm_up(factory.vocabulary.size)
         return masks
 

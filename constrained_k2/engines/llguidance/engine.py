@@ -36,7 +36,7 @@ from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance.refusal import COMPILE_ERRORS, RefusalKind, Refused, refusal
 from constrained_k2.engines.llguidance.tokenizer import build_tokenizer
 from constrained_k2.engines.llguidance.written.filter import WrittenFilter
-from constrained_k2.engines.llguidance.written.items import NO_PLACES, ItemPlaces
+from constrained_k2.engines.llguidance.written.items import NO_PATHS, ItemPaths
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import InvalidRequest, UnsupportedSchema
 from constrained_k2.formats.kimi_k3 import ARGUMENT, OPEN, SEPARATOR
@@ -210,7 +210,7 @@ class LLGuidanceGrammar:
         self.mask_threads = mask_threads
         plan = self.plan = source.plan
         # The data that DFA states depend on. It is not the whole plan, which also has the schema's order of keys.
-        self.states_by = (source.model, source.direct, plan and (plan.places, plan.has_open_keys))
+        self.states_by = (source.model, source.direct, plan and (plan.item_paths, plan.has_open_keys))
         self.dfa: LazyDfa | None = None  # shared by all matchers of this grammar
         if source.model is not None:
             shared = None if shares_with is None or shares_with.states_by != self.states_by else shares_with.dfa
@@ -229,10 +229,10 @@ class LLGuidanceGrammar:
         self._narrow: LLGuidanceGrammar | None = None
         self._has_failed = False
         self.token = cache.token
-        self._places = NO_PLACES
-        if plan is not None and plan.places:
-            self._places = ItemPlaces(plan.places, plan.root, is_xml=self._is_xml)
-        is_compared = plan is not None and (plan.has_open_keys or bool(plan.places))
+        self._paths = NO_PATHS
+        if plan is not None and plan.item_paths:
+            self._paths = ItemPaths(plan.item_paths, plan.root, is_xml=self._is_xml)
+        is_compared = plan is not None and (plan.has_open_keys or bool(plan.item_paths))
         self._written_tokens = cache.written_tokens() if is_compared else None
         self._tokenizer = tokenizer
         self._reading = threading.Lock()
@@ -299,7 +299,7 @@ class LLGuidanceGrammar:
     def matcher(self, location: str, *, may_relax: bool = False) -> LLGuidanceMatcher:
         tokens, written = self._written_tokens, None
         if tokens is not None:
-            written = WrittenFilter(tokens, self._places, is_xml=self._is_xml, token=self.token)
+            written = WrittenFilter(tokens, self._paths, is_xml=self._is_xml, token=self.token)
         return LLGuidanceMatcher(self, location, may_relax=may_relax, written=written)
 
     def copy(self) -> llguidance.LLMatcher:

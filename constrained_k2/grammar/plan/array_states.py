@@ -103,6 +103,6 @@ class _States:
                 yield which, item
 
     def _demands(self, which: _Which) -> Iterable[Node]:
-        for counts, (wish, _, most) in zip(which, self.wanted, strict=True):
+        for counts, (matching, _, most) in zip(which, self.wanted, strict=True):
             if counts or most is not None:
-                yield wish if counts else negated(wish)
+                yield matching if counts else negated(matching)

@@ -270,7 +270,7 @@ class Plan(Struct, frozen=True, gc=False):
         has_open_keys: True if the grammar itself would let a key of an object repeat.
         has_long_texts: True if a string may force a long text.
         member_count: The number of alternatives of members, in all objects.
-        places: The paths to arrays whose items are compared, by the number of their node; empty if there are none.
+        item_paths: The paths to arrays whose items are compared, by the number of their node; empty if there are none.
     """
 
     nodes: tuple[PlanNode, ...]
@@ -280,4 +280,4 @@ class Plan(Struct, frozen=True, gc=False):
     has_open_keys: bool = False
     has_long_texts: bool = False
     member_count: int = 0
-    places: tuple[ArrayPath, ...] = ()
+    item_paths: tuple[ArrayPath, ...] = ()

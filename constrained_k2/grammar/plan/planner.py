@@ -7,6 +7,7 @@ A shape without an exact grammar is replaced by a wider one, and the keywords th
 
 from constrained_k2.grammar.plan.arrays import plan_array
 from constrained_k2.grammar.plan.expressions import one_of
+from constrained_k2.grammar.plan.item_paths import NOT_TOLD_APART, item_paths
 from constrained_k2.grammar.plan.leaves import NumbersSoFar, is_long, is_text, plan_number, plan_string
 from constrained_k2.grammar.plan.nodes import (
     ANY_NODE,
@@ -19,7 +20,6 @@ from constrained_k2.grammar.plan.nodes import (
     Wider,
 )
 from constrained_k2.grammar.plan.objects import plan_arguments, plan_object
-from constrained_k2.grammar.plan.places import NOT_TOLD_APART, places_of
 from constrained_k2.grammar.plan.planning import Planning
 from constrained_k2.grammar.spelling import JSON, RAW, Spelling
 from constrained_k2.schema.no_instances import NoInstancesError
@@ -59,7 +59,7 @@ def plan_schema(planning: Planning, root: Node, *, is_xtml: bool = False) -> Pla
     while planning.waiting:
         waiting = planning.waiting.pop()
         nodes[waiting] = _node(planning, planning.sources[waiting], is_arguments=is_xtml and waiting == number)
-    places, not_found = places_of(nodes, number)
+    paths, not_found = item_paths(nodes, number)
     for array in not_found:
         planning.note(("uniqueItems",), "relaxed", NOT_TOLD_APART, planning.sources[array])
     planning.settle_notes(is_planned=True)
@@ -71,7 +71,7 @@ def plan_schema(planning: Planning, root: Node, *, is_xtml: bool = False) -> Pla
         planning.has_open_keys,
         planning.has_long_texts,
         planning.member_count,
-        places,
+        paths,
     )
 
 

@@ -1,1 +1,1 @@
-"""Rewrites JSON Schemas so that xgrammar's builtin JSON Schema converter enforces them exactly."""
+"""Rewrites JSON Schemas with only the keywords that xgrammar's builtin converter enforces exactly."""

@@ -1,4 +1,4 @@
-"""Implements ``unevaluatedProperties`` and ``unevaluatedItems``, by cases: sets of branches that hold.
+"""Implements ``unevaluatedProperties`` and ``unevaluatedItems``: a case per set of branches that hold.
 
 A case assumes that some branches (of an ``anyOf``, say) hold, and lists the properties and items that they evaluate. If
 more branches hold, the case is only stricter than necessary. So a case need not assume that the other branches fail;

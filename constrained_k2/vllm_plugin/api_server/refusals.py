@@ -15,7 +15,7 @@ from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.vllm_plugin.api_server import families as metrics
 from constrained_k2.vllm_plugin.shared.log import warn
 
-PLACES = frozenset({"tools", "tool_choice", "parallel_tool_calls", "messages", "thinking", "chat_template_kwargs",
+FIELDS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "messages", "thinking", "chat_template_kwargs",
                     "engine", "first_index", "vllm_xargs", "server", "body", "use_beam_search",
                     "structured_outputs", "response_format", "text"})  # fmt: skip
 """The first words of locations in a request that have a label of their own."""
@@ -51,5 +51,5 @@ def classified(error: ConstrainedK2Error) -> tuple[str, str]:
             return "unsupported_schema", error.keyword if error.keyword in KEYWORDS else OTHER
         case InvalidRequest():
             begin = re.match(r"\w*", error.location)
-            return "invalid_request", begin[0] if begin and begin[0] in PLACES else OTHER
+            return "invalid_request", begin[0] if begin and begin[0] in FIELDS else OTHER
     return OTHER, OTHER

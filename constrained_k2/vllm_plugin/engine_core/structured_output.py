@@ -107,8 +107,8 @@ class ConstrainedOutputManager(StructuredOutputManager):
         for grammar, position, call, intent in self._named:
             name, matcher = grammar.request_id, grammar.matcher
             if matcher is not None and name in numbers:  # its drafts are taken back by now
-                place = PlannedRow(numbers[name], position - matcher.num_tokens, name)
-                found.append(NamedRow(place, None if place.offset else (name, call), intent))
+                row = PlannedRow(numbers[name], position - matcher.num_tokens, name)
+                found.append(NamedRow(row, None if row.offset else (name, call), intent))
         return found
 
     def end(self, request: Any) -> None:

@@ -18,7 +18,7 @@ SAMPLED_ROWS = 4
 
 
 class PlannedRow(NamedTuple):
-    """The place of a row.
+    """A row of a step, by the number of its request and of the draft token before it.
 
     Attributes:
         request: The request's number among those of the step; under a logits processor, the row of the logits.
@@ -35,12 +35,12 @@ class NamedRow(NamedTuple):
     """A row that writes a function's name.
 
     Attributes:
-        place: Its place.
+        planned: The row.
         call: The call that the name belongs to; None behind a draft, which may not be accepted.
         intent: What decides whether it is made.
     """
 
-    place: PlannedRow
+    planned: PlannedRow
     call: Hashable | None
     intent: Intent
 
@@ -68,7 +68,7 @@ def planned_ids(ids: Sequence[str], plan: Sequence[PlannedRow], named: Sequence[
     for row in plan:
         found[row.request_id].plan.append(row)
     for each in named:
-        found[each.place.request_id].named.append(each)
+        found[each.planned.request_id].named.append(each)
     return [each if each.plan or each.named else str(each) for each in found.values()]
 
 

@@ -72,7 +72,8 @@ SETTINGS = (
     Row("undeclared_keys", EXPECTED, _DEFAULTS.undeclared_keys,
         "Whether the model may write keys that a schema with `properties` neither declares nor rules out."),
     Row("undeclared_calls", UNDECLARED_CALLS, _DEFAULTS.undeclared_calls,
-        "If the model probably wants an undeclared function: drop the call, or force a declared name."),
+        "If the model probably wants an undeclared function: `decline` drops the call; `nearest` makes it "
+        "a call of a declared function."),
     Row("call_threshold", "a number from 0 to 1", _DEFAULTS.call_threshold,
         "A call is declined if, at any token of its name, the probability of a declared function is below this."),
     Row("engines", "a list of 'llguidance' and 'xgrammar'", ["llguidance"],

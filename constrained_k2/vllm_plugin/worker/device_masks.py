@@ -9,11 +9,11 @@ from constrained_k2.kernels import MAX_IDS, PLAN_COLUMNS, Column, Workspace, app
 from constrained_k2.vllm_plugin.shared.row_plan import SAMPLED_ROWS, PlannedRow
 from constrained_k2.vllm_plugin.shared.row_probe import row_probe
 from constrained_k2.vllm_plugin.worker.known_masks import Ids, Row
-from constrained_k2.vllm_plugin.worker.mask_places import MaskPlaces
+from constrained_k2.vllm_plugin.worker.mask_slots import MaskSlots
 from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
 from constrained_k2.vocabulary.bitmask import words_per_row
 
-_PLACES = 2048
+_SLOTS = 2048
 """Masks kept on the device: 42 MB for Kimi K2."""
 
 
@@ -21,10 +21,10 @@ class DeviceMasks(RowMasks):
     """Masks rows on a device, all in one launch.
 
     A step copies its plan and the ids that the plan lists, and behind them the masks that the device does not hold yet:
-    two copies at most. Those of shared masks are given places as they are first used.
+    two copies at most. Those of shared masks are given slots as they are first used.
 
     Host buffers are written only once the copies of the step before have been made. Whatever the device does, it does
-    on one stream: so a place that is given away is read by earlier launches before a later one overwrites it.
+    on one stream: so a slot that is given away is read by earlier launches before a later one overwrites it.
 
     Args:
         size: The vocabulary's.
@@ -32,7 +32,7 @@ class DeviceMasks(RowMasks):
         device: That of the logits.
         interval: The interval, in steps, at which rows of all requests are examined; 0: never; by default 16.
         pin: Whether memory can be pinned.
-        places: Masks that are kept on the device.
+        slots: Masks that are kept on the device.
 
     Attributes:
         uploaded_bytes: Copied to the device so far.
@@ -46,16 +46,16 @@ class DeviceMasks(RowMasks):
         interval: int | None = None,
         *,
         pin: bool,
-        places: int = _PLACES,
+        slots: int = _SLOTS,
     ) -> None:
         words = words_per_row(size)
         self._host_masks = torch.zeros((rows, words), dtype=torch.int32, pin_memory=pin)
         super().__init__(self._host_masks.numpy(), interval)
         self._device = device
         self._on_gpu = device.type == "cuda"
-        self._places = MaskPlaces(places)
-        self._first_written = places
-        self._masks = torch.zeros((places + rows, words), dtype=torch.int32, device=device)  # places first
+        self._slots = MaskSlots(slots)
+        self._first_written = slots
+        self._masks = torch.zeros((slots + rows, words), dtype=torch.int32, device=device)  # slots first
         room = rows * (PLAN_COLUMNS + MAX_IDS)
         self._orders = torch.zeros(room, dtype=torch.int32, device=device)  # of each launch: its plan, and its ids
         self._host_orders = torch.zeros(room, dtype=torch.int32, pin_memory=pin)
@@ -109,7 +109,7 @@ class DeviceMasks(RowMasks):
         self._is_guarded |= guarded
 
     def _take_shared(self, row: int, mask: Row, *, guarded: bool) -> None:
-        source = self._places.find(mask)
+        source = self._slots.find(mask)
         if source is None:
             new = self._new.get(id(mask))
             if new is None:
@@ -130,9 +130,9 @@ class DeviceMasks(RowMasks):
 
     def _apply(self, logits: torch.Tensor, plan: list[PlannedRow]) -> None:
         for mask, _, entry in self._new.values():
-            place = self._places.take(mask)
-            self._plan[entry + Column.KEEP] = -1 if place is None else place
-        self._places.next_launch()
+            slot = self._slots.take(mask)
+            self._plan[entry + Column.KEEP] = -1 if slot is None else slot
+        self._slots.next_launch()
         examined = self._examine_in(plan)
         if self._workspace is None:
             entries = len(self._host_masks)

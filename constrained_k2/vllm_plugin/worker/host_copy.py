@@ -32,6 +32,6 @@ class HostCopy:
             self._done.record()
 
     def wait(self) -> None:
-        """Wait until the places hold what was copied."""
+        """Wait until the destinations hold what was copied."""
         if self._done is not None:
             self._done.synchronize()

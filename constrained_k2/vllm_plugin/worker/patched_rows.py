@@ -26,7 +26,7 @@ def apply_grammar_bitmask(
         return
     drafts = scheduler_output.scheduled_spec_decode_tokens
     examined = _rows(plan, input_batch.req_ids, drafts)
-    in_names = _rows([row.place for row in named], input_batch.req_ids, drafts)
+    in_names = _rows([row.planned for row in named], input_batch.req_ids, drafts)
     with row_probe.around(logits, examined, plan), declining.around(logits, in_names, named):
         original(scheduler_output, grammar_output, input_batch, logits)
 
@@ -41,7 +41,7 @@ def apply_grammar_bitmask_v2(  # noqa: PLR0913, PLR0917 - vLLM's signature
         original(self, logits, input_batch, grammar_req_ids, grammar_bitmask)
         return
     examined = _rows_on_device(plan, input_batch)
-    in_names = _rows_on_device([row.place for row in named], input_batch)
+    in_names = _rows_on_device([row.planned for row in named], input_batch)
     with row_probe.around(logits, examined, plan), declining.around(logits, in_names, named):
         original(self, logits, input_batch, grammar_req_ids, grammar_bitmask)
 

@@ -104,7 +104,7 @@ class RowMasks(ABC):
         if not self._is_counted:
             self._is_counted = True
             engine_counters.masked_steps += 1
-        with declining.around(logits, [row.place.request for row in self._in_names], self._in_names):
+        with declining.around(logits, [row.planned.request for row in self._in_names], self._in_names):
             self._apply(logits, self._sampler.choose(self._examinable) if self._examinable else [])
         self._examinable.clear()
         self._in_names = []  # whose chances may not be read yet

@@ -312,7 +312,7 @@ def test_a_request_that_comes_back_to_the_v2_runner_goes_on_closing(
 
 
 def test_a_limits_masks_take_no_place_among_the_constants(model: Path, vocabulary: Vocabulary) -> None:
-    """Else requests with limits of their own would fill the device's few places, and be kept for ever."""
+    """Else requests with limits of their own would fill the device's few slots, and be kept for ever."""
     made: Any = KimiK2LogitsProcessor(vllm_config(model, vocabulary), CPU, is_pin_memory=False)
     for token in range(70):
         params = asking(SPEC, {"constrained_k2_token_limits": {"bad_words": [[token]]}})

@@ -191,7 +191,7 @@ def test_a_plan_travels_with_the_ids() -> None:
     assert sent == ids and {each: number for number, each in enumerate(sent)}["a"] == 1
     plan, named = plans_of([sent[at] for at in (1, 2)])
     assert plan == PLAN[2:]
-    assert [row.place for row in named] == [PLAN[2]]
+    assert [row.planned for row in named] == [PLAN[2]]
     assert named[0].intent.meant.tolist() == [0, 1, 2]
 
 

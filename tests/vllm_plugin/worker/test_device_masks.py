@@ -1,4 +1,4 @@
-"""Masks that stay on a device: on a device that lags behind, with few places, and masks that come and go."""
+"""Masks that stay on a device: on a device that lags behind, with few slots, and masks that come and go."""
 
 import random
 from collections import deque
@@ -22,7 +22,7 @@ from constrained_k2.vllm_plugin.worker import device_masks, host_masks
 from constrained_k2.vllm_plugin.worker.device_masks import DeviceMasks
 from constrained_k2.vllm_plugin.worker.host_masks import HostMasks
 from constrained_k2.vllm_plugin.worker.known_masks import Row, ShortMasks, listed_ids
-from constrained_k2.vllm_plugin.worker.mask_places import MaskPlaces
+from constrained_k2.vllm_plugin.worker.mask_slots import MaskSlots
 from constrained_k2.vocabulary.bitmask import TokenSet, allowed_ids
 
 SIZE = 2000
@@ -113,8 +113,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
         yield device
 
 
-def masks_on(device: Device, rows: int, places: int) -> DeviceMasks:
-    masks = DeviceMasks(SIZE, rows, CPU, 0, pin=False, places=places)
+def masks_on(device: Device, rows: int, slots: int) -> DeviceMasks:
+    masks = DeviceMasks(SIZE, rows, CPU, 0, pin=False, slots=slots)
     masks._on_gpu = True
     return masks
 
@@ -128,12 +128,12 @@ def expected_of(logits: torch.Tensor, row: int, allowed: list[int], *, guarded: 
 
 
 @pytest.mark.parametrize(
-    ("seed", "places"), [(1, 0), (2, 1), (3, 3), (4, 8), (5, 200), pytest.param(6, None, id="host")]
+    ("seed", "slots"), [(1, 0), (2, 1), (3, 3), (4, 8), (5, 200), pytest.param(6, None, id="host")]
 )
-def test_random_steps(device: Device, seed: int, places: int | None) -> None:
+def test_random_steps(device: Device, seed: int, slots: int | None) -> None:
     """Masks come, go and come again; batches come in parts; steps are planned and dropped; the device lags behind."""
     chance = random.Random(seed)
-    masks = HostMasks(SIZE, 6, 0) if places is None else masks_on(device, 6, places)
+    masks = HostMasks(SIZE, 6, 0) if slots is None else masks_on(device, 6, slots)
     pool: list[Row] = []
     compared: list[tuple[torch.Tensor, torch.Tensor]] = []
 
@@ -172,7 +172,7 @@ def test_random_steps(device: Device, seed: int, places: int | None) -> None:
         else:
             compared.append((logits, expected))
         if isinstance(masks, DeviceMasks):
-            assert places is not None and len(masks._places) <= places
+            assert slots is not None and len(masks._slots) <= slots
     device.run()
     assert len(compared) > 60
     for made, right in compared:
@@ -202,29 +202,29 @@ def test_a_mask_is_copied_once(device: Device) -> None:
 
 
 def test_places_that_a_launch_names_are_not_given_away() -> None:
-    places = MaskPlaces(2)
+    slots = MaskSlots(2)
     masks = [shared_row([number]) for number in range(4)]
-    assert [places.take(mask) for mask in masks] == [0, 1, None, None]
-    places.next_launch()
-    assert places.find(masks[1]) == 1
-    assert places.take(masks[2]) == 0
-    assert places.take(masks[3]) is None
-    places.next_launch()
-    assert places.find(masks[0]) is None
-    assert places.take(masks[3]) == 1  # the least recently used
+    assert [slots.take(mask) for mask in masks] == [0, 1, None, None]
+    slots.next_launch()
+    assert slots.find(masks[1]) == 1
+    assert slots.take(masks[2]) == 0
+    assert slots.take(masks[3]) is None
+    slots.next_launch()
+    assert slots.find(masks[0]) is None
+    assert slots.take(masks[3]) == 1  # the least recently used
 
 
 def test_a_mask_at_the_address_of_an_earlier_one_is_another_one() -> None:
-    places, short = MaskPlaces(4), ShortMasks()
+    slots, short = MaskSlots(4), ShortMasks()
     addresses: set[int] = set()
     for number in range(200):
         mask = shared_row([number])
         addresses.add(id(mask))
-        assert places.find(mask) is None
-        places.take(mask)
+        assert slots.find(mask) is None
+        slots.take(mask)
         found = short.ids(mask)
         assert found is not None and found.tolist() == [number]
-        places.next_launch()
+        slots.next_launch()
     assert len(addresses) < 200
 
 

@@ -1,4 +1,4 @@
-"""An LRU cache, shared by all grammars, of the masks that are computed from a trie of the vocabulary.
+"""Computes masks from a trie of the vocabulary, and caches them for all grammars until they go unused.
 
 For example, a new tool's first free string may use the mask that was computed for another tool's free string.
 """

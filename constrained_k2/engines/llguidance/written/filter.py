@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 
-from constrained_k2.engines.llguidance.written.items import NO_PLACES, ItemPlaces
+from constrained_k2.engines.llguidance.written.items import NO_PATHS, ItemPaths
 from constrained_k2.engines.llguidance.written.scanner import Repetition, Scanner, Snapshot, Within
 from constrained_k2.engines.llguidance.written.tokens import WrittenTokens
 
@@ -24,7 +24,7 @@ class WrittenFilter:
 
     Args:
         tokens: The vocabulary's tokens, by their effect on keys and items.
-        places: The grammar's ``uniqueItems`` arrays.
+        paths: The grammar's ``uniqueItems`` arrays.
         is_xml: True if the arguments are XTML blocks.
         token: Returns the bytes of a token id.
 
@@ -36,18 +36,16 @@ class WrittenFilter:
 
     __slots__ = ("_given", "_scanner", "_snapshots", "_token", "_tokens", "_two", "matters", "may_repeat", "watched")
 
-    def __init__(
-        self, tokens: WrittenTokens, places: ItemPlaces, *, is_xml: bool, token: Callable[[int], bytes]
-    ) -> None:
-        self._given = tokens, places, is_xml, token
+    def __init__(self, tokens: WrittenTokens, paths: ItemPaths, *, is_xml: bool, token: Callable[[int], bytes]) -> None:
+        self._given = tokens, paths, is_xml, token
         self._token = token
         self._tokens = tokens
         self.matters = tokens.matters
         self.watched = 0
         self._two = tokens.two_keys.tolist()  # tokens that may contain two keys or items
-        if places is not NO_PLACES:
+        if paths is not NO_PATHS:
             self._two += tokens.two_items.tolist()
-        self._scanner = Scanner(tokens, places, is_xml=is_xml)
+        self._scanner = Scanner(tokens, paths, is_xml=is_xml)
         self._snapshots = [self._scanner.start]  # after each token that mattered
         self.may_repeat = False
         self._note(self._scanner.start)
@@ -75,8 +73,8 @@ class WrittenFilter:
 
     def after(self, ids: Iterable[int]) -> "WrittenFilter":
         """Return another filter that has followed these tokens; repeats among them are accepted."""
-        tokens, places, is_xml, token = self._given
-        other = WrittenFilter(tokens, places, is_xml=is_xml, token=token)
+        tokens, paths, is_xml, token = self._given
+        other = WrittenFilter(tokens, paths, is_xml=is_xml, token=token)
         for number, token_id in enumerate(ids, 1):
             if other.matters[token_id] & other.watched:
                 other.follow(token_id, number, may_repeat=True)

@@ -11,11 +11,11 @@ from functools import partial
 from typing import NamedTuple
 
 from constrained_k2.engines.llguidance.position import MARKER
-from constrained_k2.engines.llguidance.written.items import ItemPlaces
+from constrained_k2.engines.llguidance.written.items import ItemPaths
 from constrained_k2.engines.llguidance.written.texts import EMPTY, Text, WrittenTexts, identity_of
 from constrained_k2.engines.llguidance.written.tokens import ALONE, TokenEffect, WrittenTokens
 from constrained_k2.engines.llguidance.xtml_text import BEFORE_KEY, OPEN, SEPARATOR
-from constrained_k2.grammar.plan.places import NOWHERE
+from constrained_k2.grammar.plan.item_paths import NO_PATH
 
 _STRING_TYPE = b'type="string"'
 _MAX_TAG = 64  # stored bytes of a tag, besides its key
@@ -49,7 +49,7 @@ class KeyScope(NamedTuple):
     is_object: bool
     texts: WrittenTexts | None = None  # the keys, or the strings of an array whose items are compared
     words: WrittenTexts | None = None  # the numbers and literals of an array whose items are compared
-    place: int = NOWHERE
+    path: int = NO_PATH
     number: int = 0  # the index of an array's current item
     alone: bytes = b""  # the first bytes with which only one possible literal begins
 
@@ -63,7 +63,7 @@ class Snapshot(NamedTuple):
 
     within: Within
     frame: KeyScope | None = None
-    place: int = NOWHERE  # the path of the expected value, as a node of ItemPlaces
+    path: int = NO_PATH  # the path of the expected value, as a node of ItemPaths
     keeps_next: bool = False  # True if the next string is a key or a compared item
     text: Text = EMPTY  # the key or compared item that is being written
     tag: bytes = b""
@@ -104,12 +104,12 @@ class Repetition(Exception):
 class Scanner:
     """Stores the seen keys and items of one call. Call :meth:`restore` before an earlier snapshot is used again."""
 
-    def __init__(self, tokens: WrittenTokens, places: ItemPlaces, *, is_xml: bool) -> None:
+    def __init__(self, tokens: WrittenTokens, paths: ItemPaths, *, is_xml: bool) -> None:
         self._tokens = tokens
-        self._places = places
+        self._paths = paths
         self._log: list[Callable[[], None]] = []  # functions that undo one key or item each
         self._outer = KeyScope(None, True, WrittenTexts(tokens.in_attribute)) if is_xml else None  # noqa: FBT003 - a field
-        self.start = Snapshot(Within.BETWEEN, self._outer) if is_xml else Snapshot(Within.VALUE, None, places.root)
+        self.start = Snapshot(Within.BETWEEN, self._outer) if is_xml else Snapshot(Within.VALUE, None, paths.root)
         self.holding: set[int] = set()  # tokens that may contain a whole key or item seen in this call
         self._ended: list[bytes] = []  # the keys and items that ended inside the latest token
 
@@ -136,7 +136,7 @@ class Scanner:
     def _after(  # noqa: PLR0912 - a state machine
         self, at: Snapshot, token: bytes, length: int, *, may_repeat: bool
     ) -> Snapshot:
-        within, frame, place, keeps_next, text, _, escaped, *_ = at
+        within, frame, path, keeps_next, text, _, escaped, *_ = at
         start, end, reach = 0, len(token), self._tokens.reach
         while start < end:
             words = None if frame is None else frame.words
@@ -148,7 +148,7 @@ class Scanner:
                 if byte == _QUOTE:
                     within = Within.KEPT if keeps_next else Within.STRING
                 elif byte in b"{}[],:":
-                    frame, place, keeps_next = self._structural(frame, place, byte)
+                    frame, path, keeps_next = self._structural(frame, path, byte)
                 else:
                     within, start = Within.WORD, start - 1
                     if frame is not None and frame.has_alone(byte) and not may_repeat:
@@ -169,31 +169,31 @@ class Scanner:
                 if within is Within.KEPT and frame is not None:
                     text, keeps_next = text.ended(reach), False
                     self._keep(frame.texts, text, may_repeat=may_repeat)
-                    place = self._places.of_key(frame.place, text.identity) if frame.is_object else NOWHERE
+                    path = self._paths.of_key(frame.path, text.identity) if frame.is_object else NO_PATH
                 within, start, text = Within.VALUE, stop + 1, EMPTY
-        return Snapshot(within, frame, place, keeps_next, text, b"", escaped, length, len(self._log))
+        return Snapshot(within, frame, path, keeps_next, text, b"", escaped, length, len(self._log))
 
-    def _structural(self, frame: KeyScope | None, place: int, byte: int) -> tuple[KeyScope | None, int, bool]:
+    def _structural(self, frame: KeyScope | None, path: int, byte: int) -> tuple[KeyScope | None, int, bool]:
         """Return the container and value path after a structural character, and True if the next text is compared."""
         if byte == _BRACE:
-            return KeyScope(frame, True, WrittenTexts(self._tokens.in_json), None, place), NOWHERE, True  # noqa: FBT003
+            return KeyScope(frame, True, WrittenTexts(self._tokens.in_json), None, path), NO_PATH, True  # noqa: FBT003
         if byte == _BRACKET:
-            return self._array(frame, place)
+            return self._array(frame, path)
         if frame is None or byte == _COLON:
-            return frame, place, False
+            return frame, path, False
         if byte != _COMMA:
-            return frame.outer, NOWHERE, False
-        if not frame.is_object and frame.place != NOWHERE:
+            return frame.outer, NO_PATH, False
+        if not frame.is_object and frame.path != NO_PATH:
             frame = frame._replace(number=frame.number + 1)
-            return frame, self._places.of_item(frame.place, frame.number), frame.texts is not None
-        return frame, NOWHERE, frame.is_object
+            return frame, self._paths.of_item(frame.path, frame.number), frame.texts is not None
+        return frame, NO_PATH, frame.is_object
 
-    def _array(self, outer: KeyScope | None, place: int) -> tuple[KeyScope, int, bool]:
-        alone, item = self._places.compared(place), self._places.of_item(place, 0)
+    def _array(self, outer: KeyScope | None, path: int) -> tuple[KeyScope, int, bool]:
+        alone, item = self._paths.compared(path), self._paths.of_item(path, 0)
         if alone is None:
-            return KeyScope(outer, False, None, None, place), item, False  # noqa: FBT003 - a field
+            return KeyScope(outer, False, None, None, path), item, False  # noqa: FBT003 - a field
         strings, words = WrittenTexts(self._tokens.in_json), WrittenTexts(self._tokens.in_words)
-        return KeyScope(outer, False, strings, words, place, alone=alone), item, True  # noqa: FBT003 - a field
+        return KeyScope(outer, False, strings, words, path, alone=alone), item, True  # noqa: FBT003 - a field
 
     def _in_tag(self, at: Snapshot, token: bytes, *, may_repeat: bool) -> Snapshot:
         if at.within is Within.TEXT or at.within is Within.BETWEEN:
@@ -221,7 +221,7 @@ class Scanner:
             return Snapshot(Within.BETWEEN, self._outer)
         if at.tag.endswith(_STRING_TYPE):
             return Snapshot(Within.TEXT, self._outer)
-        return Snapshot(Within.VALUE, self._outer, self._places.of_key(self._places.root, at.text.identity))
+        return Snapshot(Within.VALUE, self._outer, self._paths.of_key(self._paths.root, at.text.identity))
 
     def _keep(self, texts: WrittenTexts | None, text: Text, *, may_repeat: bool) -> None:
         """Record a key or an item that has ended."""

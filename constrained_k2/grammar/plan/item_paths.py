@@ -18,13 +18,13 @@ from constrained_k2.grammar.plan.nodes import (
 )
 from constrained_k2.schema.shapes import ListedValue
 
-NOWHERE = -1
+NO_PATH = -1
 """Instead of a path's number: no array with ``uniqueItems`` is found there or below."""
 NOT_TOLD_APART = "it cannot be told apart from an array of another schema that may be in its place"
 """The reason why an array's items are not compared."""
 
 
-def places_of(nodes: Sequence[PlanNode], root: int) -> tuple[tuple[ArrayPath, ...], list[int]]:
+def item_paths(nodes: Sequence[PlanNode], root: int) -> tuple[tuple[ArrayPath, ...], list[int]]:
     """Return the path of each node (none if no items are compared), and the nodes of arrays that no path finds."""
     compared = [
         number
@@ -34,10 +34,12 @@ def places_of(nodes: Sequence[PlanNode], root: int) -> tuple[tuple[ArrayPath, ..
     if not compared:
         return (), []
     builder = _Builder(nodes)
-    places = tuple(builder.place(number) for number in range(len(nodes)))
-    ways = builder.ways_from(root)
-    missing = [one for one in compared if (one, False) in ways or ((one, True) in ways and places[one].alone is None)]
-    return places, missing
+    paths = tuple(builder.path(number) for number in range(len(nodes)))
+    reached = builder.reached_from(root)
+    missing = [
+        one for one in compared if (one, False) in reached or ((one, True) in reached and paths[one].alone is None)
+    ]
+    return paths, missing
 
 
 class _Builder:
@@ -45,21 +47,21 @@ class _Builder:
 
     def __init__(self, nodes: Sequence[PlanNode]) -> None:
         self._nodes = nodes
-        self._ways: list[list[tuple[int, bool]]] = [[] for _ in nodes]
+        self._below: list[list[tuple[int, bool]]] = [[] for _ in nodes]
 
-    def place(self, number: int) -> ArrayPath:
+    def path(self, number: int) -> ArrayPath:
         """Return the path of a node, and keep the nodes below it."""
         node = self._nodes[number]
         if node.parts:  # an argument's type is written before its value
-            self._ways[number] += [(part, True) for _, part in node.parts]
+            self._below[number] += [(part, True) for _, part in node.parts]
             parts = dict(node.parts)
-            keys, extra = self._object(parts["object"]) if "object" in parts else ({}, NOWHERE)
-            items = self._array(parts["array"]) if "array" in parts else ((), NOWHERE, None)
+            keys, extra = self._object(parts["object"]) if "object" in parts else ({}, NO_PATH)
+            items = self._array(parts["array"]) if "array" in parts else ((), NO_PATH, None)
             return ArrayPath(keys, extra, *items)
         keys, extra = self._object(number)
         return ArrayPath(keys, extra, *self._array(number))
 
-    def ways_from(self, root: int) -> set[tuple[int, bool]]:
+    def reached_from(self, root: int) -> set[tuple[int, bool]]:
         """Return (node, True) for each node that paths lead to, and (node, False) for each node reached otherwise."""
         seen: set[tuple[int, bool]] = set()
         waiting = [(root, True)]
@@ -67,7 +69,7 @@ class _Builder:
             node, is_found = waiting.pop()
             if (node, is_found) not in seen:
                 seen.add((node, is_found))
-                waiting += [(child, is_found and is_led) for child, is_led in self._ways[node]]
+                waiting += [(child, is_found and is_led) for child, is_led in self._below[node]]
         return seen
 
     def _object(self, number: int) -> tuple[dict[str, int], int]:
@@ -88,7 +90,7 @@ class _Builder:
             children = set().union(*several)
             is_mixed = len(several) < len(objects) and not extra <= children  # undeclared in some
             found = self._number(number, children, are_led=not is_mixed)
-            keys[name] = NOWHERE if is_mixed else found
+            keys[name] = NO_PATH if is_mixed else found
             are_led = are_led and not is_mixed
         return keys, self._number(number, extra, are_led=are_led)
 
@@ -105,14 +107,14 @@ class _Builder:
                 children = [child for state in one.states for _, nodes in state.following for child in nodes]
             else:
                 children = []
-            self._ways[number] += [(child, False) for child in children]
-        return (), NOWHERE, None
+            self._below[number] += [(child, False) for child in children]
+        return (), NO_PATH, None
 
     def _number(self, number: int, children: set[int], *, are_led: bool = True) -> int:
         """Return the path of a node's children if they are one node, and keep them as nodes below ``number``."""
         is_one = len(children) == 1
-        self._ways[number] += [(child, is_one and are_led) for child in children]
-        return next(iter(children)) if is_one else NOWHERE
+        self._below[number] += [(child, is_one and are_led) for child in children]
+        return next(iter(children)) if is_one else NO_PATH
 
 
 def _has_items(one: Alternative) -> bool:

@@ -10,11 +10,11 @@ from constrained_k2.vllm_plugin.worker.known_masks import Row
 @dataclass(slots=True)
 class _Kept:
     mask: ref[Row]  # an array that has gone cannot be mistaken for a later one at its address
-    place: int
+    slot: int
     launch: int  # the last one that named it
 
 
-class MaskPlaces:
+class MaskSlots:
     """The slots of masks, which are identified by their arrays. A slot that a launch uses is not reassigned in it.
 
     Callers keep the arrays of a launch alive until :meth:`next_launch`.
@@ -35,22 +35,22 @@ class MaskPlaces:
             return None
         self._kept.move_to_end(id(mask))
         kept.launch = self._launch
-        return kept.place
+        return kept.slot
 
     def take(self, mask: Row) -> int | None:
         """Assign a slot to a new mask, evicting the least recently used; None if this launch uses all slots."""
         stale = self._kept.pop(id(mask), None)
         if stale is not None:
-            place = stale.place
+            slot = stale.slot
         elif self._unused:
-            place, self._unused = self._unused[0], self._unused[1:]
+            slot, self._unused = self._unused[0], self._unused[1:]
         else:
             oldest = next(iter(self._kept.values()), None)
             if oldest is None or oldest.launch == self._launch:
                 return None
-            place = self._kept.popitem(last=False)[1].place
-        self._kept[id(mask)] = _Kept(ref(mask), place, self._launch)
-        return place
+            slot = self._kept.popitem(last=False)[1].slot
+        self._kept[id(mask)] = _Kept(ref(mask), slot, self._launch)
+        return slot
 
     def next_launch(self) -> None:
         """End the current launch."""
