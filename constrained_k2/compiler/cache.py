@@ -1,4 +1,4 @@
-"""A bounded LRU cache that builds each value once, even for concurrent threads, and its hit counts."""
+"""Bounded caches for several threads (LRU values, recent keys), and counts of hits and compilations."""
 
 import threading
 import time

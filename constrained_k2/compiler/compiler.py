@@ -1,4 +1,4 @@
-"""Compiles requests for one vocabulary. Schemas are compiled on first use and cached by their text."""
+"""Compiles requests for one vocabulary. Each schema is compiled on its first use, then cached."""
 
 from constrained_k2.compiler.compiled import CompiledToolCalls
 from constrained_k2.compiler.shared import SharedGrammars

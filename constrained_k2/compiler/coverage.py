@@ -1,4 +1,4 @@
-"""Reports which keywords of a schema are enforced, without a model: the vocabulary is the 256 bytes."""
+"""Reports which keywords of a schema are enforced. Needs no model: its vocabulary is the 256 bytes."""
 
 import json
 from functools import cache

@@ -1,1 +1,1 @@
-"""Grammar engines: they match the arguments of a call against one tool's schema."""
+"""Grammar engines: they match a call's arguments or an answer against a schema or a client's grammar."""

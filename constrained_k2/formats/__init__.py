@@ -1,4 +1,4 @@
-"""Tool-call wire formats, one per file; every marker's text is defined here and nowhere else."""
+"""Tool-call wire formats of Kimi K2 and Kimi K3, one per file, with the texts of all their markers."""
 
 from collections.abc import Mapping
 

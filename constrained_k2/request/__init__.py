@@ -1,1 +1,1 @@
-"""Reads requests: tools, ``tool_choice``, thinking, and how strictly schemas are enforced."""
+"""Reads requests: tools, ``tool_choice``, thinking, response format, limits and strictness."""

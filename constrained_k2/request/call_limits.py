@@ -1,4 +1,4 @@
-"""Reads ``max_calls`` and ``repeated_calls``: the most calls of a turn, and if calls may be repeated."""
+"""Reads ``max_calls`` and ``repeated_calls``: how many calls a turn may have, and if they may repeat."""
 
 from typing import Literal, get_args
 

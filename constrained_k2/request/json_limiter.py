@@ -1,4 +1,4 @@
-"""Gets structured output through a forced tool call, whose parameters have the schema of the output.
+"""Gets structured output through a forced tool call, whose parameters include the output's schema.
 
 Kimi K2 was trained to call tools, not to answer in bare JSON.
 """

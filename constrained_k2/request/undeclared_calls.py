@@ -1,4 +1,4 @@
-"""Reads ``undeclared_calls``: decline calls of undeclared functions, or allow only declared names."""
+"""Reads ``undeclared_calls``: drop a call of an undeclared function, or force a declared name."""
 
 from typing import Literal, get_args
 

@@ -1,1 +1,1 @@
-"""Turns JSON Schemas into shapes (the allowed values of one JSON type), from which grammars are made."""
+"""Turns JSON Schemas into shapes (each the allowed values of one JSON type), the source of grammars."""

@@ -1,4 +1,4 @@
-"""Drops an object shape from a union of eight or more if another one in the union includes its values."""
+"""Drops object shapes that have all constraints of another one, if a union has eight or more of them."""
 
 from constrained_k2.schema.shapes import Object, Shape, Shapes
 

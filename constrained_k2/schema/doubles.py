@@ -1,10 +1,10 @@
-"""Adapts numeric bounds to JSON parsers, which read integers exactly and round decimals to doubles.
+"""Adapts numeric bounds to JSON parsers that read integers exactly and round decimals to doubles.
 
-    8306149361960154349099193546782749504295.874    read as an integer
+    8306149361960154349099193546782749504295.874    read as a double, which is an integer
     5.0000000000000000001                           read as 5.0, so not above 5
     9007199254740993.0                              read as 9007199254740992.0
 
-A number between two doubles is read as one of them. So a grammar compares such numbers with bounds that are doubles.
+A decimal between two doubles is read as one of them. So a grammar compares decimals with bounds that are doubles.
 """
 
 from fractions import Fraction

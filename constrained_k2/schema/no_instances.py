@@ -1,7 +1,7 @@
-"""Writes a schema's grammar, less exactly if the exact one has no instances or costs too much.
+"""Writes a schema's grammar; retries less exactly if the exact one has no instances or costs too much.
 
-The grammar of a negation may lack instances (it is narrowed), which is harmless while other instances remain. If none
-remain, the negations that have no exact grammar are relaxed instead. If every attempt fails, the schema is refused.
+A negation may be narrowed: its grammar lacks some instances, which is harmless while others remain. If none remains,
+the negations that have no exact grammar are relaxed instead. If every attempt fails, the schema is refused.
 """
 
 from collections.abc import Callable

@@ -1,10 +1,12 @@
-"""The setting ``undeclared_keys``: allows or forbids object keys that no subschema declares.
+"""The setting ``undeclared_keys``: allows or forbids undeclared keys in objects with ``properties``.
 
-JSON Schema allows such keys. Shapes are narrowed after the intersection of all subschemas, so that the branches of an
-``allOf`` do not forbid each other's keys. Each alternative of an ``anyOf`` or ``oneOf`` declares its own keys.
+JSON Schema allows such keys. If ``additionalProperties``, ``patternProperties``, ``unevaluatedProperties`` or
+``propertyNames`` says which other keys are allowed, the setting has no effect on that object. Shapes are narrowed after
+the intersection of all subschemas, so that the branches of an ``allOf`` do not forbid each other's keys. Each
+alternative of an ``anyOf`` or ``oneOf`` declares its own keys.
 
 An object with ``"properties": {}`` declares no key and stays open. At the root of a tool's schema, however, it means
-that the tool has no parameters: only ``{}`` can be written.
+that the tool has no parameters: with "forbid", only ``{}`` can be written.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The token-level state machine of a turn: markers and call headers. An engine matches the arguments.
+"""A turn's state machine over tokens: matches markers and call headers; an engine matches arguments.
 
 Every transition of a format begins with a special token, so the automaton works on tokens. A grammar engine is used
 only for a call's arguments, and for an answer with a response format.

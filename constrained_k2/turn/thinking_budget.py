@@ -1,4 +1,4 @@
-"""Thinking budget: once it is spent, masks allow only the marker that ends reasoning.
+"""Thinking budget: once reasoning has spent it, only the marker that ends reasoning may follow.
 
 With a budget of 2, only </think> may follow <think> and two more tokens.
 """

@@ -1,4 +1,4 @@
-"""A state of the token-level DFA of a call's arguments: cached mask, and next state by token.
+"""A state of the token-level DFA of a call's arguments, with its cached mask and the next states.
 
 {"city": "Os and {"city": "Ber are one state if any string is allowed, and plain tokens lead back to it. The DFA is in
 :mod:`~constrained_k2.engines.llguidance.mask_cache`.

@@ -1,7 +1,8 @@
-"""A lazily built DFA over tokens, shared by all calls of a grammar, with one cached bitmask per state.
+"""A lazily built DFA over tokens, with cached bitmasks; all calls with the same grammar share it.
 
-A step that an earlier call has taken is a dictionary lookup, and its mask is a copy of 20 KB. LLGuidance runs only for
-new steps. :mod:`constrained_k2.engines.llguidance.position` decides which prefixes share a state.
+A step that an earlier call has taken is a dictionary lookup, and its mask is a copy of 20 KB, unless it was evicted.
+LLGuidance runs only for new steps. :mod:`constrained_k2.engines.llguidance.position` decides which prefixes share a
+state.
 
 If a second call of a function writes {"to": "up"} again, all its seven steps and masks come from this cache.
 """

@@ -1,4 +1,4 @@
-r"""Matches a call's arguments by a DFA over tokens; LLGuidance computes what is not in the DFA yet.
+r"""Matches a call's arguments by a DFA over tokens; LLGuidance computes masks that the DFA lacks.
 
 {"city": "Oslo     the DFA has a state after each token; LLGuidance has consumed no token
 {"city": "Oslo\u   a new DFA state without a mask: LLGuidance consumes all tokens and computes the mask

@@ -1,4 +1,4 @@
-"""Builds LLGuidance's tokenizer for a vocabulary, with slices: groups of tokens allowed together."""
+"""Builds LLGuidance's tokenizer for a vocabulary, with slices (token groups to allow as a whole)."""
 
 import llguidance
 

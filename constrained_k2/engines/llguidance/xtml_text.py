@@ -1,6 +1,6 @@
 r"""Constants: the bytes of XTML's special tokens, in LLGuidance's encoding, and ``argument key="``.
 
-LLGuidance writes a special token as ``\xff`` followed by the token's text.
+The bytes are ``\xff`` followed by the token's text.
 """
 
 from constrained_k2.engines.llguidance.position import MARKER

@@ -1,4 +1,4 @@
-"""xgrammar as a second grammar engine, for JSON arguments only."""
+"""xgrammar as a second grammar engine, for JSON arguments and JSON answers with a schema."""
 
 from xgrammar import Grammar
 

@@ -1,6 +1,6 @@
-"""Translates ECMA-262 character classes into regexes that match one character as it is spelled.
+"""Translates ECMA-262 character classes into regexes for one character, as JSON or raw text spells it.
 
-The spelling is that of JSON, raw text or XTML.
+The spelling in attributes of XTML is supported too.
 
 [^"]                in JSON:      any character but a quote; a backslash is spelled as two
 """

@@ -1,4 +1,4 @@
-"""Finds the shortest suffix that completes a prefix to a match of all given regexes.
+"""Finds a shortest suffix that completes a prefix to a match of all given regexes, unless too costly.
 
 ^[a-z]+-[0-9]{3}$   after ab:      -000
 """

@@ -1,4 +1,4 @@
-r"""Splits a regex into rules and terminals, so that JSON escapes occur only where a terminal begins.
+r"""Splits a regex into rules and terminals, so that a JSON escape can only begin a terminal.
 
 LLGuidance's lexer is greedy and never backtracks. For ``/.+/ "\n"`` inside JSON, it would read the backslash of ``\n``
 as part of an escaped quote, which ``.`` matches too, and the line could never end. So an escaped character only begins

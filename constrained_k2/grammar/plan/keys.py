@@ -1,4 +1,4 @@
-"""Builds the Lark terminal of the undeclared keys that match all given key patterns and no others."""
+"""Builds the Lark terminal of the undeclared keys that match all given key patterns and no other."""
 
 from collections.abc import Callable
 from typing import NamedTuple

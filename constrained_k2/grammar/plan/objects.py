@@ -1,6 +1,6 @@
 """Plans objects with keys in any order: a bit per key, the possible members, and the required bits.
 
-Witnesses, the members that a negation demands, have the last bits. If more than 64 keys are required, some of these
+Witnesses, the members that a negation demands, have the last bits. If more than 64 keys are required, some of them
 have no bit: they are written before all other keys, in the schema's order.
 
 {"properties": {"a": {}}, "required": ["a"]}     members=(Member("a", 0, bit=0),) extras=(Extra(…, 0),) required=1

@@ -1,4 +1,4 @@
-"""The working data while one schema's grammar is planned: nodes, coverage notes, engine callbacks."""
+"""Working data for planning one schema's grammar: nodes, coverage notes, callbacks to the engine."""
 
 from collections.abc import Callable
 from functools import partial

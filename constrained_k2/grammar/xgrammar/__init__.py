@@ -1,1 +1,1 @@
-"""Rewrites JSON Schemas with only the keywords that xgrammar's builtin converter enforces exactly."""
+"""Rewrites JSON Schemas to what xgrammar's builtin converter enforces exactly, and relaxes the rest."""

@@ -1,4 +1,4 @@
-"""Rewrites a JSON Schema with only the keywords that xgrammar's converter enforces exactly.
+"""Rewrites a JSON Schema to what xgrammar's converter enforces exactly, and relaxes the rest.
 
 xgrammar (0.2.8) accepts nearly every schema and silently ignores what it does not know: ``not``, ``if``, ``contains``,
 ``uniqueItems``, siblings of ``$ref``, ``anyOf`` and ``enum``, constraints without a ``type``, lengths beside a pattern.

@@ -1,4 +1,4 @@
-"""Reads xgrammar's structural tag of Kimi's tool calls back into the request that it was built from.
+"""Reads tools, tool choice and response format from an xgrammar structural tag of Kimi's tool calls.
 
 vLLM's Python and Rust front ends build such a tag for their Kimi tool parsers, and so does any gateway that calls
 ``xgrammar.get_model_structural_tag``. It contains every function's name, and says if text, several calls or reasoning

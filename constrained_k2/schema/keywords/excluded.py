@@ -1,7 +1,8 @@
-"""Negates ``enum`` and ``const``: describes all values except the listed ones, for each JSON type.
+"""Negates ``enum`` and ``const``: describes the values other than the listed ones, for each JSON type.
 
 Arrays are split item by item, and objects member by member, as in a trie of the listed values. Each node of the trie
-is an alternative.
+is an alternative. If the listed arrays, or the listed objects, have more than 64 parts in all, the negation is narrowed
+(no array, or no object, is allowed) or relaxed.
 
 {"not": {"const": [1]}}     arrays: [], [not 1, …] and [1, any, …]
 """

@@ -1,4 +1,4 @@
-"""Defines the rows of the keyword table, and the reader that gives a row the keywords of a schema."""
+"""The class of the keyword table's rows, and the reader that a row uses to read a schema's keywords."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace

@@ -1,8 +1,8 @@
-"""Implements ``unevaluatedProperties`` and ``unevaluatedItems``: a case per set of branches that hold.
+"""Implements unevaluatedProperties and unevaluatedItems; each alternative assumes which branches hold.
 
-A case assumes that some branches (of an ``anyOf``, say) hold, and lists the properties and items that they evaluate. If
-more branches hold, the case is only stricter than necessary. So a case need not assume that the other branches fail;
-only ``else`` and the dependencies of absent keys assume that something fails.
+Such an alternative, a case, assumes that some branches (of an ``anyOf``, say) hold, and lists the properties and items
+that they evaluate. If more branches hold, the case is only stricter than necessary. So a case need not assume that the
+other branches fail; only ``else`` and the dependencies of absent keys assume that something fails.
 """
 
 from typing import Any

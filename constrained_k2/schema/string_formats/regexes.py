@@ -1,6 +1,7 @@
-"""The format ``regex``: patterns that match ECMA-262 regexes valid with and without the flag ``u``.
+"""The format ``regex``: its patterns match only ECMA-262 regexes valid with and without flag ``u``.
 
-One pattern checks the sequence of tokens (what may be repeated, what a class contains), another one the parentheses.
+They reject some valid regexes. One pattern checks the sequence of tokens (what may be repeated, what a class contains),
+another one the parentheses.
 """
 
 _SYNTAX = r"[$(-+./?\[-\^{-}]"

@@ -1,4 +1,4 @@
-"""Drafts tokens of one turn: forced by the grammar, or made likely by the schema and the prompt."""
+"""Drafts a turn's next tokens: guesses from the schema and the prompt, or what the grammar forces."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress

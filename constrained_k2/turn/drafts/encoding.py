@@ -1,4 +1,4 @@
-"""Tokenizes a drafted text as the model would, even if the text starts in the middle of a word."""
+"""Tokenizes a drafted text together with the unfinished word before it, if a token ends between them."""
 
 from constrained_k2.turn.cursors.arguments_cursor import SPECIAL
 from constrained_k2.vocabulary.vocabulary import Vocabulary

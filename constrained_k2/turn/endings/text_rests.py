@@ -1,6 +1,7 @@
-"""Proposes the shortest suffixes with which a string or key satisfies a pattern, format or length.
+"""Proposes short suffixes with which a string or key probably satisfies a pattern, format or length.
 
-Each keyword proposes a suffix. If the mask rejects it after some characters, the next proposal is tried.
+There is a proposal for each shape that the string may have. If the mask rejects one after some characters, the next one
+is tried.
 """
 
 from collections import OrderedDict, deque

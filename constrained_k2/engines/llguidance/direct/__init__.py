@@ -1,1 +1,1 @@
-"""Computes masks of simple parser states from a trie of the vocabulary, without LLGuidance's parser."""
+"""Computes masks of simple parser states from a token trie; LLGuidance only matches single terminals."""

@@ -1,4 +1,4 @@
-"""Computes masks from a trie of the vocabulary, and caches them for all grammars until they go unused.
+"""Computes masks from a trie of the vocabulary, and caches recently used ones for all grammars.
 
 For example, a new tool's first free string may use the mask that was computed for another tool's free string.
 """

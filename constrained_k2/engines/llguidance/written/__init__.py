@@ -1,1 +1,1 @@
-"""Uniqueness filter: keeps a call from repeating a key, or an item of a ``uniqueItems`` array."""
+"""Uniqueness filter: keeps a call from repeating keys or compared array items, if others are possible."""

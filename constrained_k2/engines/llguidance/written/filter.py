@@ -1,6 +1,7 @@
 """Removes from a mask the tokens that would repeat a key, or an item of a ``uniqueItems`` array.
 
-After {"a":1," in an object with any keys, the mask loses the tokens ``a"`` and ``a":``, not ``ab"``.
+After {"a":1," in an object with any keys, the mask loses the tokens ``a"`` and ``a":``, not ``ab"``. A mask
+that has no other tokens stays as it is.
 """
 
 from collections.abc import Callable, Iterable
