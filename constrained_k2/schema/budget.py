@@ -28,10 +28,10 @@ class SchemaBudget:
     depth: int = 200  # levels of nested subschemas and references
     objects: int = 50_000  # JSON objects in the schema
     values: int = 10_000  # values in one enum
-    pattern_bytes: int = 8_000
+    pattern_characters: int = 8_000
     patterns: int = 8  # patterns for one string: in an allOf, or in patternProperties of one object
     anchored_patterns: int = 32  # in patternProperties, if all begin with "^": the first characters of a key decide
-    text_bytes: int = 4_000  # size of one property name, or of one string in an enum or const
+    text_characters: int = 4_000  # length of one property name, or of one string in an enum or const
 
 
 DEFAULT_BUDGET = SchemaBudget()
@@ -49,24 +49,24 @@ def check_budget(schema: Any, budget: SchemaBudget = DEFAULT_BUDGET) -> None:
     for count, (pointer, node) in enumerate(objects_in(schema), 1):
         check("the number of its parts", pointer, "objects", count)
         _check_writable(node, pointer)
-        if node and (longest := max(map(len, node))) > budget.text_bytes:
-            check("a property name's length", pointer, "text_bytes", longest)
+        if node and (longest := max(map(len, node))) > budget.text_characters:
+            check("a property name's length", pointer, "text_characters", longest)
         if _BOUNDED.isdisjoint(node):
             continue
         if isinstance(pattern := node.get("pattern"), str):
             patterns += 1
-            check("a pattern's length", f"{pointer}/pattern", "pattern_bytes", len(pattern))
+            check("a pattern's length", f"{pointer}/pattern", "pattern_characters", len(pattern))
         if isinstance(by_pattern := node.get("patternProperties"), dict):
             here, is_anchored = f"{pointer}/patternProperties", all(pattern.startswith("^") for pattern in by_pattern)
             check("the number of patternProperties", here, _LIMITS_OF_PATTERNS[is_anchored], len(by_pattern))
             for pattern in by_pattern:
-                check("a pattern's length", here, "pattern_bytes", len(pattern))
+                check("a pattern's length", here, "pattern_characters", len(pattern))
         if isinstance(listed := node.get("enum"), list):
             check("an enum's number of values", f"{pointer}/enum", "values", len(listed))
         for key in _VALUES.intersection(node):
             value, here = node[key], f"{pointer}/{key}"
             for item in value if isinstance(value, list) else [value]:
-                check("a string's length", here, "text_bytes", len(item) if isinstance(item, str) else 0)
+                check("a string's length", here, "text_characters", len(item) if isinstance(item, str) else 0)
     if patterns > budget.patterns and _patterns_meet(schema, budget.patterns):
         raise too_costly("the number of patterns in one allOf", "#", "patterns", budget.patterns, patterns)
 

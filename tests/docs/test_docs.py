@@ -84,11 +84,11 @@ def test_the_readme_is_short() -> None:
     ("page", "text", "limit"),
     [
         ("caps", "{}, references included", DEFAULT_BUDGET.depth),
-        ("caps", "{} JSON objects a schema", DEFAULT_BUDGET.objects),
-        ("caps", "{} an enum", DEFAULT_BUDGET.values),
-        ("caps", "{} bytes a name or listed value", DEFAULT_BUDGET.text_bytes),
+        ("caps", "{} JSON objects per schema", DEFAULT_BUDGET.objects),
+        ("caps", "{} per enum", DEFAULT_BUDGET.values),
+        ("caps", "{} characters per name or listed string", DEFAULT_BUDGET.text_characters),
         ("caps", "| {} |", DEFAULT_LIMITS.tools),
-        ("caps", "{} bytes of schemas a request", DEFAULT_LIMITS.tools_bytes),
+        ("caps", "{} bytes of schemas per request", DEFAULT_LIMITS.tools_bytes),
         ("operators", "{} MiB", Settings().memory_mib),
     ],
 )

@@ -57,10 +57,10 @@ HOSTILE: list[tuple[Any, str]] = [
     ({"enum": list(range(20_000))}, "values"),
     ({"anyOf": [{}] * 60_000}, "objects"),
     ({"allOf": [{"type": "string", "pattern": f"x{number}.*y{number}"} for number in range(22)]}, "patterns"),
-    ({"type": "string", "pattern": "^" + "ab?" * 400_000 + "$"}, "pattern_bytes"),
+    ({"type": "string", "pattern": "^" + "ab?" * 400_000 + "$"}, "pattern_characters"),
     ({"type": "object", "patternProperties": {f"^a{number}b": {} for number in range(300)}}, "anchored_patterns"),
-    ({"type": "object", "properties": {"k" * 2_000_000: {}}}, "text_bytes"),
-    ({"enum": ["x" * 1_000_000]}, "text_bytes"),
+    ({"type": "object", "properties": {"k" * 2_000_000: {}}}, "text_characters"),
+    ({"enum": ["x" * 1_000_000]}, "text_characters"),
 ]
 
 
