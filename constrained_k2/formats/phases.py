@@ -40,8 +40,9 @@ class Transition:
     """A transition from a phase: its marker sequence (``joint``), and the phase after it.
 
     The sequence consists of markers, by their fields of :class:`constrained_k2.formats.base.WireFormat` (``str``), and
-    of literal text in ordinary tokens (``bytes``). It begins with a marker. In one phase, no sequence is a prefix of
-    another. A sequence with a marker that the vocabulary lacks cannot be written.
+    of literal text in ordinary tokens (``bytes``). It begins with a marker. Of the sequences that one
+    request allows in a phase, none is a prefix of another. A sequence with a marker that the vocabulary lacks cannot be
+    written.
     """
 
     joint: tuple[str | bytes, ...]
