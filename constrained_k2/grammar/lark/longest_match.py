@@ -8,13 +8,14 @@ LLGuidance's lexer never backtracks: a call with the first grammar could never e
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import reduce
 from operator import or_
 from typing import Any, NamedTuple
 
-from lark import Token, Tree
+from lark import Token
 
+from constrained_k2.grammar.lark.definition import Definition, repeat_counts
 from constrained_k2.grammar.patterns.characters import Ranges, Untranslatable, common, complement
 from constrained_k2.grammar.patterns.states import PatternStates, TooManyStates
 from constrained_k2.grammar.patterns.tree import Items
@@ -57,10 +58,7 @@ class LongestMatch:
     """Computes the :class:`Ends` of rules and of their parts, as a least fixed point.
 
     Args:
-        rules: Rule -> lark's tree; a rule comes before rules that only it refers to.
-        ignored: lark's trees of the ``%ignore`` terminals, which may follow each terminal.
-        items_of: Returns a terminal's parsed regular expression.
-        counts_of: Returns the least and the most repetitions, from lark's nodes of the counts.
+        definition: The client's grammar; its ignored terminals may follow each terminal.
         form: The spelling of texts. A terminal may always end before an escaped character
             (:mod:`constrained_k2.grammar.patterns.runs`).
 
@@ -69,22 +67,15 @@ class LongestMatch:
             points where a terminal may end or continue. The lexer reads bytes, so the first byte does not decide.
     """
 
-    def __init__(
-        self,
-        rules: Mapping[str, Tree[Token]],
-        ignored: Iterable[Tree[Token]],
-        items_of: Callable[[Any], Items],
-        counts_of: Callable[[list[Any]], tuple[int, int | None]],
-        form: Spelling,
-    ) -> None:
-        self._rules, self._counts_of = rules, counts_of
+    def __init__(self, definition: Definition, form: Spelling) -> None:
+        self._rules, ignored = definition.rules, definition.ignored
         escaped = [(code, code) for code in form.escapes]
         found = {}
-        for node in [*ignored, *_terminals(rules.values())]:
+        for node in [*ignored, *_terminals(self._rules.values())]:
             check_deadline()
             name = text_of(node)
             if name not in found:
-                found[name] = _ends_of(items_of(node), escaped)
+                found[name] = _ends_of(definition.items_of(node), escaped)
         # Bounds of the ranges: characters between two bounds begin the same terminals, so they share one bit.
         self._bounds = sorted({end for each in found.values() for low, high in each.first for end in (low, high + 1)})
         self._terminals = {
@@ -104,7 +95,7 @@ class LongestMatch:
         while is_changed:
             check_deadline()
             is_changed = False
-            for name, body in reversed([*rules.items()]):  # most rules refer to later rules
+            for name, body in reversed([*self._rules.items()]):  # most rules refer to later rules
                 ends = self._of(body)
                 is_changed |= _merged(ends) != _merged(self._ends[name])  # the sets only grow
                 self._ends[name] = ends
@@ -130,7 +121,7 @@ class LongestMatch:
                     so_far = joined
             for counted in body.find_data("expr"):
                 inner, *counts = counted.children
-                if counts[0] is not None and self._counts_of(counts)[0] > 1 and _is_trap(*[self._of(inner)] * 2):
+                if counts[0] is not None and repeat_counts(counts)[0] > 1 and _is_trap(*[self._of(inner)] * 2):
                     return Blocked(name, text_of(inner), text_of(inner))
         return None
 
@@ -151,7 +142,7 @@ class LongestMatch:
             case ("maybe", [inner]):
                 return _either(_EMPTY, self._of(inner))
             case ("expr", [inner, *counts]):
-                least, most = self._counts_of(counts) if counts[0] else (1, 1)
+                least, most = repeat_counts(counts) if counts[0] else (1, 1)
                 ends = self._of(inner)
                 if most is None or most > 1:
                     again = _sequence(ends, _either(_EMPTY, ends) if least < 2 else ends)

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from lark import Token
 
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
-from constrained_k2.grammar.lark.custom_tool import read_definition, repeat_counts
+from constrained_k2.grammar.lark.definition import Definition, repeat_counts
 from constrained_k2.grammar.patterns.characters import Ranges, Untranslatable
 from constrained_k2.grammar.patterns.rests import liked, shortest_rest
 from constrained_k2.grammar.patterns.rust import parse_rust
@@ -243,14 +243,14 @@ class _Builder:
             self.terminals.append(Terminal(parse_rust(text, is_whole=True, may_be_lazy=True)))
             self.steps[self.start].append((0, end))
             return
-        rules, ignored, self._items_of = read_definition(text)
-        self._ignored = [self._terminal(tree) for tree in ignored]
+        self._definition = Definition(text)
+        self._ignored = [self._terminal(tree) for tree in self._definition.ignored]
         self.steps[self.start] += [(number, self.start) for number in self._ignored]
         self.calls[self.start].append((self._rule("start"), end))
         for name in self._names:  # grows meanwhile
             last = self._slot()
             self.ends.add(last)
-            self._expression(rules[name], self._first[name], last)
+            self._expression(self._definition.rules[name], self._first[name], last)
 
     @property
     def count(self) -> int:
@@ -277,7 +277,7 @@ class _Builder:
             if len(self.terminals) >= _MAX_TERMINALS:
                 raise TooManyStates
             self._numbers[text] = len(self.terminals)
-            self.terminals.append(Terminal(self._items_of(node)))
+            self.terminals.append(Terminal(self._definition.items_of(node)))
         return self._numbers[text]
 
     def _expression(self, node: Any, first: int, last: int) -> None:
