@@ -5,7 +5,7 @@ import json
 import llguidance
 import xgrammar
 
-from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar
+from constrained_k2.engines.llguidance.grammar import LLGuidanceGrammar
 from constrained_k2.engines.llguidance.grammar_text import GrammarText
 from constrained_k2.engines.llguidance.mask_cache import MaskCache
 from constrained_k2.engines.llguidance.mask_threads import MaskThreads

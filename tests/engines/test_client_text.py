@@ -46,7 +46,7 @@ def test_a_forced_text_is_written_in_any_tokens(compiler: Compiler, name: str) -
 def test_a_long_pattern_forces_no_tokens(compiler: Compiler, pattern: dict[str, Any]) -> None:
     schema = {"type": "object", "properties": {"k": {"type": "string", **pattern}}, "required": ["k"]}
     matcher = request_of(compiler, schema).arguments("f")
-    assert isinstance(matcher, LLGuidanceMatcher) and matcher.grammar.any_tokenization
+    assert isinstance(matcher, LLGuidanceMatcher) and matcher.grammar.source.any_tokenization
     assert matcher.forced_tokens() == []
 
 

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from constrained_k2 import ConstrainedK2Error, SchemaTooCostly, Vocabulary
 from constrained_k2.engines.llguidance.direct.terminals import Unknown
-from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
+from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
+from constrained_k2.engines.llguidance.grammar import LLGuidanceGrammar
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
+from constrained_k2.engines.llguidance.prototype import Prototype
 from constrained_k2.schema.undeclared_keys import UNDECLARED_KEYS
 from constrained_k2.vocabulary.bitmask import allowed_ids
 from tests.engines.masked_walks import vocabulary_of
@@ -227,8 +229,8 @@ def test_llguidance_reads_no_grammar_whose_masks_are_direct(
 ) -> None:
     engine = LLGuidanceEngine(BYTES)
     read = list[str]()
-    original = LLGuidanceGrammar._new
-    monkeypatch.setattr(LLGuidanceGrammar, "_new", lambda grammar: read.append(grammar.text) or original(grammar))
+    original = Prototype._new
+    monkeypatch.setattr(Prototype, "_new", lambda one: read.append(one.source.text) or original(one))
     grammar = written_by(engine, schema, text)
     assert not read
     grammar.matcher("").forced_tokens()
@@ -298,7 +300,7 @@ def test_a_grammar_that_llguidance_refuses_late_is_no_matter_where_masks_are_dir
     bad = llguidance.LLMatcher.grammar_from_lark("start: missing")
     broken = llguidance.LLMatcher(engine.tokenizer, bad, log_level=0)
     assert broken.is_error()
-    monkeypatch.setattr(LLGuidanceGrammar, "_new", lambda _: broken)
+    monkeypatch.setattr(Prototype, "_new", lambda _: broken)
     grammar = engine.compile(json.dumps(SIMPLE))
     matcher = grammar.matcher("tools[0]")
     for byte in b'{"a":"","b":7}':

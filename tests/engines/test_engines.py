@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from constrained_k2 import Compiler, SchemaTooCostly, ToolCallSpec, UnsupportedSchema, Vocabulary
-from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
+from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.engines.llguidance.grammar_text import schema_grammar
+from constrained_k2.engines.llguidance.prototype import Prototype
 from constrained_k2.vocabulary.bitmask import allocate_bitmask
 from tests.kit.grammars import takes_masked
 from tests.kit.tools import tool
@@ -26,8 +27,8 @@ def texts(count: int) -> list[str]:
 @pytest.mark.slow
 def test_an_exhausted_lexer_is_replaced(small_vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
     renewed = []
-    renew = LLGuidanceGrammar.renew
-    monkeypatch.setattr(LLGuidanceGrammar, "renew", lambda self: renewed.append(1) or renew(self))
+    renew = Prototype.renew
+    monkeypatch.setattr(Prototype, "renew", lambda self: renewed.append(1) or renew(self))
     grammar = LLGuidanceEngine(small_vocabulary, mask_cache_bytes=0).compile(EXHAUSTING)
     for text in texts(60):
         assert takes_masked(grammar.matcher("schema"), small_vocabulary, small_vocabulary.encode(text))
@@ -153,8 +154,8 @@ def test_a_grammar_with_too_many_members_is_not_given_to_the_engine(monkeypatch:
     items = [{"$ref": "#/$defs/all", "required": [name]} for name in properties]
     document = {"type": "object", "properties": {"a": {"prefixItems": items}}, "additionalProperties": False}
     schema = json.dumps(document | {"$defs": {"all": {"properties": properties, "additionalProperties": False}}})
-    read, made = list[str](), LLGuidanceGrammar._new
-    monkeypatch.setattr(LLGuidanceGrammar, "_new", lambda grammar: read.append(grammar.text) or made(grammar))
+    read, made = list[str](), Prototype._new
+    monkeypatch.setattr(Prototype, "_new", lambda one: read.append(one.source.text) or made(one))
     with pytest.raises(UnsupportedSchema, match="grammar size .* too big: 28902 members"):
         LLGuidanceEngine(Vocabulary.of_bytes()).compile(schema)
     assert not any("%if" in text for text in read)

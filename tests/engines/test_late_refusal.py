@@ -7,8 +7,11 @@ import llguidance
 import pytest
 
 from constrained_k2 import Compiler, SchemaTooCostly, ToolCallSpec, Vocabulary
-from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
+from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
+from constrained_k2.engines.llguidance.grammar import LLGuidanceGrammar
+from constrained_k2.engines.llguidance.grammar_text import GrammarText
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
+from constrained_k2.engines.llguidance.prototype import Prototype
 from constrained_k2.engines.llguidance.refusal import Refused
 from constrained_k2.formats.kimi_k3 import ARGUMENT, CLOSE, KIMI_K3, OPEN, SEPARATOR
 from constrained_k2.vocabulary.bitmask import BitmaskRows, allocate_bitmask, allowed_ids
@@ -53,27 +56,27 @@ class Failing:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.steps: set[str] = set()
         self.raises = False
-        read = LLGuidanceGrammar._new
+        read = Prototype._new
 
-        def new(grammar: LLGuidanceGrammar) -> llguidance.LLMatcher:
-            if step_of(grammar) not in self.steps:
-                return read(grammar)
+        def new(prototype: Prototype) -> llguidance.LLMatcher:
+            if step_of(prototype.source) not in self.steps:
+                return read(prototype)
             if self.raises:
                 raise Refused("the text cannot be written")
-            return unreadable(grammar)
+            return unreadable(prototype)
 
-        monkeypatch.setattr(LLGuidanceGrammar, "_new", new)
+        monkeypatch.setattr(Prototype, "_new", new)
 
 
-def step_of(grammar: LLGuidanceGrammar) -> str:
+def step_of(source: GrammarText) -> str:
     """The kind of a grammar: the exact one of a schema, its narrow one, or that of any JSON."""
-    if "#" in {use.pointer for use in grammar.coverage.relaxed}:
+    if "#" in {use.pointer for use in source.coverage.relaxed}:
         return "any"
-    return grammar.effort
+    return source.effort
 
 
-def unreadable(grammar: LLGuidanceGrammar) -> llguidance.LLMatcher:
-    failed = llguidance.LLMatcher(grammar._tokenizer, UNREADABLE, log_level=0)
+def unreadable(prototype: Prototype) -> llguidance.LLMatcher:
+    failed = llguidance.LLMatcher(prototype.tokenizer, UNREADABLE, log_level=0)
     assert failed.is_error()
     return failed
 
@@ -96,7 +99,7 @@ def write(matcher: LLGuidanceMatcher, text: str) -> str:
 
 def compiled(engine: LLGuidanceEngine, schema: Any, undeclared_keys: Any = "allow") -> LLGuidanceGrammar:
     grammar = engine.compile(json.dumps(schema), undeclared_keys)
-    assert (step_of(grammar), grammar.coverage.relaxed) == ("exact", ())
+    assert (step_of(grammar.source), grammar.coverage.relaxed) == ("exact", ())
     return grammar
 
 
@@ -108,7 +111,7 @@ def test_any_object_goes_on_in_the_middle(engine: LLGuidanceEngine, failing: Fai
     assert write(matcher, '{"city":"Rome"') == ""
     assert matcher.grammar is grammar
     assert write(matcher, ',"which":{"k":2},"days":3}') == "" and matcher.is_complete()
-    assert step_of(matcher.grammar) == "any"
+    assert step_of(matcher.grammar.source) == "any"
 
 
 @pytest.mark.parametrize("may_relax", [False, True])
@@ -116,7 +119,7 @@ def test_the_narrow_grammar_comes_first(engine: LLGuidanceEngine, failing: Faili
     failing.steps = {"exact"}
     matcher = compiled(engine, TRIP).matcher("schema", may_relax=may_relax)
     assert write(matcher, OTHER_ORDER) == "" and matcher.is_complete()
-    assert step_of(matcher.grammar) == "narrow"
+    assert step_of(matcher.grammar.source) == "narrow"
     matcher.rollback(len('"l":2},"city":"Rome"}'))
     assert write(matcher, '"k":2') == "2"
 
@@ -126,7 +129,7 @@ def test_other_calls_begin_with_the_schemas_grammar(engine: LLGuidanceEngine, fa
     grammar = compiled(engine, TRIP)
     matcher = grammar.matcher("schema", may_relax=True)
     assert write(matcher, OTHER_ORDER) == "" and matcher.is_complete()
-    assert step_of(matcher.grammar) == "any"
+    assert step_of(matcher.grammar.source) == "any"
     assert [use.pointer for use in matcher.grammar.coverage.relaxed] == ["#"]
     assert grammar.coverage.is_sound and grammar.matcher("schema").grammar is grammar  # for other calls
     assert write(grammar.matcher("schema", may_relax=True), "[") == "["
@@ -138,7 +141,7 @@ def test_a_strict_call_ends_where_nothing_takes_its_text(engine: LLGuidanceEngin
     for rest in (OTHER_ORDER, "", ""):
         with pytest.raises(SchemaTooCostly, match=r'schema: .*unknown name: "MISSING"'):
             write(matcher, rest)
-    assert step_of(matcher.grammar) == "exact"
+    assert step_of(matcher.grammar.source) == "exact"
     matcher.rollback(len('"which"'))
     assert write(matcher, '"city":"Rome"') == ""  # no mask of it needs LLGuidance
 
@@ -165,11 +168,11 @@ def test_calls_of_tools_that_their_shape_admits(
 def test_a_call_goes_on_from_its_start(engine: LLGuidanceEngine, failing: Failing) -> None:
     matcher = compiled(engine, TRIP).matcher("schema", may_relax=True)
     matcher.engine()
-    matcher._matcher = unreadable(matcher.grammar)
+    matcher._matcher = unreadable(matcher.grammar.prototype)
     failing.steps = {"exact", "narrow"}
     matcher.rollback(0)
     assert matcher.accept(ord("{")) and write(matcher, '"city":"","which":{"k":1}') == ""
-    assert step_of(matcher.grammar) == "any"
+    assert step_of(matcher.grammar.source) == "any"
     matcher.rollback(len('{"city":"","which":{"k":1}'))
     assert write(matcher, IN_ORDER) == "" and matcher.is_complete()
 
@@ -180,12 +183,12 @@ def test_forks_and_rollbacks_after_the_switch(engine: LLGuidanceEngine, failing:
     before = matcher.fork()
     assert write(matcher, '{"city":"Rome","which":') == ""
     fork = matcher.fork()
-    assert step_of(fork.grammar) == step_of(matcher.grammar) == "any"
+    assert step_of(fork.grammar.source) == step_of(matcher.grammar.source) == "any"
     assert write(fork, '{"l":2},"days":4}') == "" and fork.is_complete()
     matcher.rollback(len('"Rome","which":'))
     assert write(matcher, IN_ORDER[len('{"city":') :]) == "" and matcher.is_complete()
     matcher.rollback(len(IN_ORDER))
-    assert step_of(before.grammar) == "exact"
+    assert step_of(before.grammar.source) == "exact"
 
 
 def test_it_is_logged_once(engine: LLGuidanceEngine, failing: Failing, caplog: pytest.LogCaptureFixture) -> None:
@@ -204,7 +207,7 @@ def test_no_key_comes_twice_after_the_switch(engine: LLGuidanceEngine, failing: 
     assert matcher.written_filter is not None
     text = '{"city":"Rome","which":{"k":1},"more":1'
     assert write(matcher, text) == ""
-    assert step_of(matcher.grammar) == "any"
+    assert step_of(matcher.grammar.source) == "any"
     for each in (matcher, matcher.fork()):
         for repeated in (',"more"', ',"\\u006dore"', ',"city"'):
             rest = write(each, repeated)
@@ -220,8 +223,8 @@ def test_no_item_comes_twice_after_the_switch(engine: LLGuidanceEngine, failing:
     begun = '{"names":["x","'
     assert write(matcher, begun + 'x"') == '"'
     failing.steps = {"exact", "narrow"}
-    matcher._matcher = unreadable(grammar)
-    assert write(matcher, 'y",null,1.0,{},{}') == "" and step_of(matcher.grammar) == "any"
+    matcher._matcher = unreadable(grammar.prototype)
+    assert write(matcher, 'y",null,1.0,{},{}') == "" and step_of(matcher.grammar.source) == "any"
     for each in (matcher, matcher.fork()):
         for repeated in (',"xy"', ',"x"', ",1.0]"):
             rest = write(each, repeated)
@@ -246,7 +249,7 @@ def test_other_rows_of_a_batch_go_on(engine: LLGuidanceEngine, failing: Failing,
     rows = BitmaskRows(bitmask, vocabulary.size)
     failed = LLGuidanceMatcher.fill_batch([(one, row) for row, one in enumerate(matchers)], rows)
     assert sorted(row for row, _ in failed) == list(range(1, 90, 3))
-    assert [step_of(one.grammar) for one in matchers[:3:2]] == ["any", "exact"]
+    assert [step_of(one.grammar.source) for one in matchers[:3:2]] == ["any", "exact"]
     for row in {*range(90)} - {*range(1, 90, 3)}:
         assert {ord(" "), ord(":")} <= {*allowed_ids(bitmask[row])}
         assert matchers[row].accept(ord(":"))
@@ -261,7 +264,7 @@ def test_drafts_alone_are_no_reason_to_leave_the_grammar(engine: LLGuidanceEngin
         for part in ('{"c', 'ity":"Rome', '","', 'days":3', "}"):
             assert matcher.forced_tokens() == []
             assert write(matcher, part) == ""
-        assert matcher.is_complete() and step_of(matcher.grammar) == "exact"
+        assert matcher.is_complete() and step_of(matcher.grammar.source) == "exact"
 
 
 def test_other_calls_do_not_learn_where_any_value_may_end(engine: LLGuidanceEngine, failing: Failing) -> None:
@@ -269,8 +272,8 @@ def test_other_calls_do_not_learn_where_any_value_may_end(engine: LLGuidanceEngi
     first, other = grammar.matcher("schema", may_relax=True), grammar.matcher("schema")
     assert first.accept(ord("1")) and other.accept(ord("1"))
     failing.steps = {"exact", "narrow"}
-    first._matcher = unreadable(grammar)
-    assert first.is_complete() and step_of(first.grammar) == "any"
+    first._matcher = unreadable(grammar.prototype)
+    assert first.is_complete() and step_of(first.grammar.source) == "any"
     failing.steps = set()
     assert not other.is_complete()
 
@@ -284,13 +287,13 @@ def test_arguments_as_xml(failing: Failing, *, may_relax: bool) -> None:
     end = (CLOSE, ARGUMENT, SEPARATOR)
     assert accept(matcher, vocabulary, OPEN, f'{ARGUMENT} key="n" type="number"', SEPARATOR, "1") == ""
     failing.steps = {"exact", "narrow"}
-    matcher._matcher = unreadable(grammar)
+    matcher._matcher = unreadable(grammar.prototype)
     matcher._consumed = 0
     if not may_relax:
         with pytest.raises(SchemaTooCostly):
             matcher.engine()
         return
     matcher.engine()
-    assert step_of(matcher.grammar) == "any" and mask_of(matcher, vocabulary)
+    assert step_of(matcher.grammar.source) == "any" and mask_of(matcher, vocabulary)
     assert accept(matcher, vocabulary, *end, OPEN, f'{ARGUMENT} key="o" type="string"', SEPARATOR, "x", *end) == ""
     assert matcher.is_complete()

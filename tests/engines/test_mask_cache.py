@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pytest
 
 from constrained_k2 import Compiler, InvalidRequest, Vocabulary
-from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
+from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
+from constrained_k2.engines.llguidance.grammar import LLGuidanceGrammar
 from constrained_k2.engines.llguidance.mask_cache import LazyDfa
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance.position import Position

@@ -111,7 +111,7 @@ def test_schemas_of_one_text_whose_items_are_compared_share_no_masks(engine: LLG
         return engine.compile(json.dumps({"type": "object", "properties": {"a": items}}))
 
     unique, free = compiled(is_unique=True), compiled(is_unique=False)
-    assert unique.plan != free.plan
+    assert unique.source.plan != free.source.plan
     assert unique.dfa is not free.dfa
 
 

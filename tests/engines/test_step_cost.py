@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from constrained_k2 import Compiler, Vocabulary, allocate_bitmask
-from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
+from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
+from constrained_k2.engines.llguidance.grammar import LLGuidanceGrammar
 from constrained_k2.engines.llguidance.lexer_cost import spent_fuel
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.vocabulary.bitmask import allowed_ids
@@ -101,7 +102,7 @@ HOSTILE: dict[str, Callable[[random.Random], Any]] = {
 def fuel(engine: LLGuidanceEngine, grammar: LLGuidanceGrammar) -> int:
     """Return what all lexers have spent that a matcher of a grammar may use."""
     terminals = engine.mask_cache.direct_masks().terminals._read.values()
-    prototype = grammar._prototype
+    prototype = grammar.prototype.matcher
     return sum(map(spent_fuel, terminals)) + (0 if prototype is None else spent_fuel(prototype))
 
 

@@ -135,8 +135,8 @@ def test_strings_that_may_go_on_are_not_taken_for_one_terminal(engine: LLGuidanc
     """Beside two joined terminals, which both exclude it, ``xyz`` is long enough: no rule has one terminal for all."""
     others = [STRING | {"not": {"enum": [each, "xyz"]}} for each in ("abc", "bcd")]
     grammar = engine.compile(json.dumps(schema_of({"anyOf": [STRING | {"minLength": 2}, *others]}, {})))
-    assert grammar.plan is not None
-    rules = direct_model(grammar.plan)
+    assert grammar.source.plan is not None
+    rules = direct_model(grammar.source.plan)
     assert not any(rule.string for rule in rules if rule is not None)
 
 

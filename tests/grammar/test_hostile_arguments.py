@@ -14,8 +14,9 @@ from benchmarks.host.timing import collected_before
 from constrained_k2 import Compiler, ConstrainedK2Error, SchemaTooCostly, ToolCallSpec, UnsupportedSchema
 from constrained_k2.compiler.coverage import byte_compiler, schema_coverage
 from constrained_k2.compiler.shared import GrammarOptions
-from constrained_k2.engines.llguidance import engine as llguidance_engine
-from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
+from constrained_k2.engines.llguidance import prototype
+from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
+from constrained_k2.engines.llguidance.grammar import LLGuidanceGrammar
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.parsing.parser import parse_completion
 from constrained_k2.prompts.xtml import render_turn
@@ -169,11 +170,11 @@ def test_a_grammar_that_fails_in_its_first_key_is_found_when_it_is_compiled(monk
     """LLGuidance builds these keys' lexer only when a key begins. Without patterns, one fits in more of these limits."""
     schema = {"type": "object", "patternProperties": {key: {"type": ["string", "null"]} for key in "abcd"}}
     for limits in ("LIMITS", "EASED_LIMITS"):
-        monkeypatch.setattr(llguidance_engine, limits, llguidance.LLParserLimits(step_lexer_fuel=20_000))
+        monkeypatch.setattr(prototype, limits, llguidance.LLParserLimits(step_lexer_fuel=20_000))
     (use,) = LLGuidanceEngine(BYTES).compile(json.dumps(schema), "allow", "xtml").coverage.relaxed
     assert use.pointer == "#/patternProperties" and "cost the engine too much" in use.reason
     for limits in ("LIMITS", "EASED_LIMITS"):
-        monkeypatch.setattr(llguidance_engine, limits, llguidance.LLParserLimits(step_lexer_fuel=100))
+        monkeypatch.setattr(prototype, limits, llguidance.LLParserLimits(step_lexer_fuel=100))
     with pytest.raises(UnsupportedSchema, match="too many expressions"):
         LLGuidanceEngine(BYTES).compile(json.dumps(schema), "allow", "xtml")
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from constrained_k2 import CompiledToolCalls, Compiler, ConstrainedK2Error, ToolCallSpec, Vocabulary
-from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar
+from constrained_k2.engines.llguidance.grammar import LLGuidanceGrammar
 from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher, Engine
 from constrained_k2.schema.budget import check_budget
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from constrained_k2 import CompiledToolCalls, Compiler, ToolCallSpec, Vocabulary
-from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
+from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
+from constrained_k2.engines.llguidance.grammar import LLGuidanceGrammar
 from constrained_k2.engines.llguidance.grammar_text import GrammarText
 from constrained_k2.formats.kimi_k3 import SPECIAL_TOKENS
 from constrained_k2.schema.coverage import Coverage

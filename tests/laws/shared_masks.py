@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2 import ConstrainedK2Error, Vocabulary
-from constrained_k2.engines.llguidance.engine import LLGuidanceEngine, LLGuidanceGrammar
+from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
+from constrained_k2.engines.llguidance.grammar import LLGuidanceGrammar
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 from constrained_k2.vocabulary.bitmask import allocate_bitmask
 from tests.laws.feeding import Broken

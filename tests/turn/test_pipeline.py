@@ -93,7 +93,7 @@ def test_a_row_that_fails_is_named_and_the_others_are_filled(
     assert not broken.engine().consume_token(small_vocabulary.encode("}")[0])
     assert broken.engine().is_error()
     monkeypatch.setattr(type(broken), "_rebuild", lambda self: self._go_on("broken"))
-    monkeypatch.setattr(broken.grammar, "following", lambda **_: ())
+    monkeypatch.setattr(broken.grammar.fallbacks, "following", lambda *_, **__: ())
     bitmask = allocate_bitmask(count, size)
     ((row, error),) = fill_bitmasks(matchers, bitmask, range(count))
     assert row == 1

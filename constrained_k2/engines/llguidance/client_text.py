@@ -21,7 +21,7 @@ from constrained_k2.schema.coverage import Coverage
 from constrained_k2.vocabulary.bitmask import BitmaskRows
 
 if TYPE_CHECKING:
-    from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar
+    from constrained_k2.engines.llguidance.grammar import LLGuidanceGrammar
 
 _FREE_NS = 10_000_000  # uncounted CPU time per step; most steps take 0.1 to 3 ms
 _MOST_NS = 80_000_000  # limit of the counted time; a step that needs less than _FREE_NS reduces the sum

@@ -23,7 +23,7 @@ from constrained_k2.grammar.plan.nodes import Plan
 from constrained_k2.vocabulary.bitmask import BitmaskRows, words_per_row
 
 if TYPE_CHECKING:
-    from constrained_k2.engines.llguidance.engine import LLGuidanceGrammar
+    from constrained_k2.engines.llguidance.grammar import LLGuidanceGrammar
 
 T = TypeVar("T")
 _SLOW_NS = 100_000  # a mask that takes longer is cached at its first visit; caching takes a third of this time
@@ -136,7 +136,7 @@ class LLGuidanceMatcher:
             if matcher.is_error():  # do not replace the grammar only for a draft: its masks may not need LLGuidance
                 return []
             self._matcher = matcher
-        return self.grammar.forced_ids(self.engine())  # if LLGuidance hits a limit, so does the next mask
+        return self.grammar.prototype.forced_ids(self.engine())  # if LLGuidance hits a limit, so does the next mask
 
     def accept(self, token_id: int) -> bool:
         state, written = self._state, self.written_filter
@@ -197,11 +197,11 @@ class LLGuidanceMatcher:
 
     @property
     def text_grammar(self) -> TextGrammar | None:
-        return self.grammar.text_grammar
+        return self.grammar.source.text_grammar
 
     @property
     def plan(self) -> Plan | None:
-        return self.grammar.plan
+        return self.grammar.source.plan
 
     def written(self) -> Sequence[int]:
         return self._ids
@@ -299,12 +299,12 @@ class LLGuidanceMatcher:
         state.visits += 1
         if is_slow or state.visits > 1:  # most states are visited only once
             # If bytes are forced, LLGuidance chooses their tokens depending on the previous token.
-            is_forced = not self.grammar.any_tokenization and bool(self._matcher.compute_ff_bytes())
+            is_forced = not self.grammar.source.any_tokenization and bool(self._matcher.compute_ff_bytes())
             dfa.cache_mask(state, row, (self._ids[-1] if self._ids else -1) if is_forced else None)
 
     def _note_computed(self, matcher: llguidance.LLMatcher) -> None:
         if self._is_stale:
-            self._is_stale = not self.grammar.any_tokenization and bool(matcher.compute_ff_bytes())
+            self._is_stale = not self.grammar.source.any_tokenization and bool(matcher.compute_ff_bytes())
         if not self._is_stale:
             self._masked = self._consumed
 
@@ -356,11 +356,11 @@ class LLGuidanceMatcher:
         """Replay the tokens with the first fallback grammar that accepts them; raises if there is none."""
         problem = (problem.strip() or "it does not accept the tokens when they are replayed")[:300]
         before, failed = (self.grammar, self._state, self._path), self._matcher
-        for following in self.grammar.following(may_relax=self._may_relax):
+        for following in self.grammar.fallbacks.following(self.grammar, may_relax=self._may_relax):
             self.grammar, matcher = following, following.copy()
             self._state, self._path = _UNTRACKED, [_UNTRACKED] * (len(self._ids) + 1)
             if self._has_replayed(matcher):
-                before[0].log_failure(self._location, problem.splitlines()[0], following)
+                before[0].fallbacks.log_failure(self._location, problem.splitlines()[0], following)
                 return matcher
         self.grammar, self._state, self._path = before  # whatever needs LLGuidance fails again
         self._matcher = failed
