@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from constrained_k2.formats.kimi_k3 import VALUE_TYPES
 
 BLOCK_TOKENS = 13
-"""The tokens of a block besides its key and value: three markers, the name twice, attributes, quotes and type."""
+"""The tokens of a block besides its key and value: four markers, the name twice, attributes, quotes and type."""
 
 TYPE_WORDS = ("string", "number", "null", "boolean", "array", "object")
 """The words of the type attribute, ordered by the length of each type's shortest value."""

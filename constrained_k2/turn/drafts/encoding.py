@@ -1,4 +1,4 @@
-"""Tokenizes a drafted text together with the unfinished word before it, if a token ends between them."""
+"""Tokenizes a draft with the unfinished word before it if a token boundary separates them; else alone."""
 
 from constrained_k2.turn.cursors.arguments_cursor import SPECIAL
 from constrained_k2.vocabulary.vocabulary import Vocabulary

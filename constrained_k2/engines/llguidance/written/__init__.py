@@ -1,1 +1,1 @@
-"""Uniqueness filter: keeps a call from repeating keys or compared array items, if others are possible."""
+"""Uniqueness filter: removes tokens that repeat a key or ``uniqueItems`` item, if the mask has others."""
