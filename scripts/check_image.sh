@@ -5,13 +5,14 @@
 set -euo pipefail
 GROUP=test
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
-for tool in buildah mmdebstrap curl; do
-  command -v "$tool" > /dev/null || { echo "No $tool: install Debian's packages buildah, mmdebstrap and curl." >&2; exit 1; }
+for tool in buildah mmdebstrap curl pkill; do
+  command -v "$tool" > /dev/null || { echo "No $tool: install Debian's packages buildah, mmdebstrap, curl and procps." >&2; exit 1; }
 done
 work=$(mktemp -d)
 server=
 finish() {
-  [ -z "$server" ] || { kill "$server" 2> /dev/null && wait "$server"; } || true
+  # Signals to buildah do not reach what it runs, so the server is found by its port.
+  [ -z "$server" ] || { pkill -f -- "vllm.*serve /model .*--port $port " && wait "$server"; } || true
   rm -rf "$work"
 }
 trap finish EXIT
