@@ -22,7 +22,7 @@ FIELDS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "messages", "
 
 BUDGETS = frozenset({field.name for kind in (Limits, SchemaBudget) for field in fields(kind)}) | {
     "llguidance", "mask_ms", "compile_ms", "compile_bytes", "request_ms", "nodes", "alternatives", "meetings", "count",
-    "multiple"}  # fmt: skip
+    "multiple", "definition_characters", "rules", "terminal_parts", "grammar_characters"}  # fmt: skip
 """The names of all budgets."""
 
 OTHER = "other"
