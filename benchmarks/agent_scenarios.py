@@ -81,7 +81,7 @@ def run_scenarios(url: str, *, is_short: bool) -> Mapping[str, Any]:
 
 
 def requests(url: str) -> tuple[int, int]:
-    """Return how many chat requests a server had, and how many of these it refused, from vLLM's own metrics."""
+    """Return the number of chat requests that a server received, and the number that it refused, by vLLM's metrics."""
     counters = parse_counters(httpx.get(f"{url}/metrics").text, "http_requests_total")
     chat = {labels: int(value) for labels, value in counters.items() if 'handler="/v1/chat/completions"' in labels}
     return sum(chat.values()), sum(value for labels, value in chat.items() if 'status="2xx"' not in labels)

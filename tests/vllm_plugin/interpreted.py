@@ -35,7 +35,7 @@ def compiler(vocabulary: Vocabulary) -> Compiler:
 
 
 @pytest.fixture
-def places(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def slots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mask as on a GPU, by the kernel in Triton's interpreter, with room for so few masks; None: in host memory."""
     if request.param is None:
         return
@@ -66,8 +66,8 @@ def examining_every_step(model: Path, vocabulary: Vocabulary, drafts: int) -> V2
         return V2Engine(vllm_config(model, vocabulary, drafts), vocabulary.size, drafts)
 
 
-@pytest.mark.usefixtures("places")
-@pytest.mark.parametrize(("places", "drafts", "seed", "temperature"), BATCHES, indirect=["places"])
+@pytest.mark.usefixtures("slots")
+@pytest.mark.parametrize(("slots", "drafts", "seed", "temperature"), BATCHES, indirect=["slots"])
 def test_random_batches(
     model: Path, vocabulary: Vocabulary, compiler: Compiler, drafts: int, seed: int, temperature: float
 ) -> None:

@@ -60,7 +60,7 @@ REASONS = (
     Reason("tool_choice.allowed_tools", "another tool parser", "refused", ("chat",),
            "only the parser kimi_constrained masks the other tools", "Use 'auto', or send fewer tools"),
     Reason("messages[…].tools", "Kimi K3's prompts", "refused", ("chat",),
-           "vLLM leaves the tools of a message out of these prompts",
+           "vLLM does not write a message's tools into these prompts",
            "Declare them in the request's tools"),
     Reason("messages[…].tool_call_id", "Kimi K3's prompts: a missing id, if no call precedes the result", "refused",
            ("chat",), "without an id, nothing says which call the result belongs to",

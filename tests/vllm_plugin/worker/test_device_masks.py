@@ -201,7 +201,7 @@ def test_a_mask_is_copied_once(device: Device) -> None:
     assert device.launches == [4, 4, 4, 2]
 
 
-def test_places_that_a_launch_names_are_not_given_away() -> None:
+def test_slots_that_a_launch_names_are_not_given_away() -> None:
     slots = MaskSlots(2)
     masks = [shared_row([number]) for number in range(4)]
     assert [slots.take(mask) for mask in masks] == [0, 1, None, None]
