@@ -11,7 +11,7 @@ done
 work=$(mktemp -d)
 server=
 finish() {
-  # Signals to buildah do not reach what it runs, so the server is found by its port.
+  # $server is the pid of a shell in the background, and ending that leaves the server running: its port finds it.
   [ -z "$server" ] || { pkill -f -- "vllm.*serve /model .*--port $port " && wait "$server"; } || true
   rm -rf "$work"
 }
