@@ -26,8 +26,8 @@ from constrained_k2.request.undeclared_calls import CALL_THRESHOLD, UndeclaredCa
 from constrained_k2.schema.undeclared_keys import DEFAULT, UndeclaredKeys, read_undeclared_keys
 from constrained_k2.threads.compile_pool import PoolBusy, run_bounded
 from constrained_k2.turn.call_id import CallIdTrie, NameEndings
-from constrained_k2.turn.joints import Joints
 from constrained_k2.turn.phases import TurnTable, turn_table
+from constrained_k2.turn.transitions import Transitions
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _MAX_PRECOMPILING = 4
@@ -103,7 +103,7 @@ class SharedGrammars:
         self._timeouts: RecentKeys[_Key] = RecentKeys(retry_seconds, _MAX_TIMEOUTS)
         self._tries: LeastRecentlyUsed[tuple[str, ...], CallIdTrie] = LeastRecentlyUsed(_TRIES_BYTES)
         self._name_endings: NameEndings = {}
-        self._joints = Joints(vocabulary)
+        self._transitions = Transitions(vocabulary)
         self._turn_tables: dict[tuple[Any, ...], TurnTable] = {}  # one for each kind of request
         self._precompiling = threading.BoundedSemaphore(_MAX_PRECOMPILING)
         self.engine(engine)
@@ -238,7 +238,7 @@ class SharedGrammars:
         calls = 2 if spec.max_calls is None else min(spec.max_calls, 2)  # any larger number has the same table
         kind = (spec.choice, calls, spec.thinking, spec.answer is not None, declines)
         if kind not in self._turn_tables:
-            self._turn_tables[kind] = turn_table(spec, self._joints, declines=declines)
+            self._turn_tables[kind] = turn_table(spec, self._transitions, declines=declines)
         return self._turn_tables[kind]
 
     def _build(self, schema: str, engine: Engine, options: GrammarOptions) -> tuple[_Compiled, int]:

@@ -9,8 +9,8 @@ from constrained_k2.explain import keywords
 from constrained_k2.explain.replay import Recording
 from constrained_k2.request.spec import ANY_OBJECT, Tool, ToolCallSpec
 from constrained_k2.turn.automaton import Automaton, TurnState
-from constrained_k2.turn.joints import Joints
 from constrained_k2.turn.phases import Phase, turn_table
+from constrained_k2.turn.transitions import Transitions
 
 _ANY_TOOL = Tool("any", ANY_OBJECT)
 
@@ -39,10 +39,10 @@ class Causes:
     @cached_property
     def _variants(self) -> list[tuple[str, Automaton]]:
         """Each condition of the request, with the automaton of the same request without it."""
-        joints = Joints(self._compiled.vocabulary)
+        transitions = Transitions(self._compiled.vocabulary)
         found = []
         for cause, spec in _without_conditions(self._compiled.spec):
-            found.append((cause, Automaton(Recording(self._compiled, spec, turn_table(spec, joints)))))
+            found.append((cause, Automaton(Recording(self._compiled, spec, turn_table(spec, transitions)))))
         return found
 
     def _in_header(self, written: bytes, symbol: int) -> tuple[str, str]:

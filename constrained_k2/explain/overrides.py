@@ -176,7 +176,7 @@ class _Explainer:
         """The cause that forbids a token although its text is legal."""
         if self._compiled.spec.repeated_calls == "forbid":
             ends_call = symbols[0] == self._compiled.vocabulary.format.call_end
-            if state.phase is Phase.JOINT or (state.phase is Phase.ARGUMENTS and ends_call):
+            if state.phase is Phase.TRANSITION or (state.phase is Phase.ARGUMENTS and ends_call):
                 return keywords.REPEATED_CALL
         if state.arguments is not None and self._matcher is not None:
             forced = self._matcher.forced_tokens()

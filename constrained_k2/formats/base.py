@@ -27,7 +27,9 @@ class WireFormat:
     optional_markers: frozenset[str] = field(repr=False, compare=False)  # a vocabulary may lack these
     special_texts: frozenset[str] = field(repr=False, compare=False)  # every special token that has a name
     special_pattern: re.Pattern[str] = field(repr=False, compare=False)  # no name may contain it, in any format
-    exits: Mapping[Phase, tuple[Transition, ...]] = field(repr=False, compare=False)  # the transitions from each phase
+    transitions: Mapping[Phase, tuple[Transition, ...]] = field(
+        repr=False, compare=False
+    )  # the transitions from each phase
     reasoning_opening: tuple[str | bytes, ...] = field(repr=False, compare=False)  # ends prompts that begin reasoning
     text_opening: tuple[str | bytes, ...] = field(default=(), repr=False, compare=False)  # ends prompts that begin text
     call_id_prefix: str = field(repr=False, compare=False)  # begins call ids in the API; name and ``:INDEX`` follow
@@ -66,9 +68,9 @@ class WireFormat:
         return self.text_end if "call_end" in self.argument_fields else self.call_end
 
     @property
-    def has_long_joints(self) -> bool:
+    def has_long_transitions(self) -> bool:
         """True if some transition has several tokens: inside it masks are needed even if the text is free."""
-        return any(len(each.joint) > 1 for exits in self.exits.values() for each in exits)
+        return any(len(each.pieces) > 1 for found in self.transitions.values() for each in found)
 
     @property
     def writes_ids(self) -> bool:
@@ -92,10 +94,10 @@ class WireFormat:
         required = (text for name, text in self.marker_texts.items() if name not in self.optional_markers)
         return tuple(dict.fromkeys(text for text in required if text not in special_tokens))
 
-    def located(self, joint: tuple[str | bytes, ...]) -> tuple[int | bytes, ...] | None:
+    def located(self, pieces: tuple[str | bytes, ...]) -> tuple[int | bytes, ...] | None:
         """A transition's pieces with the ids of its markers; None if the vocabulary lacks one."""
-        pieces = tuple(piece if isinstance(piece, bytes) else int(getattr(self, piece)) for piece in joint)
-        return None if ABSENT in pieces else pieces
+        found = tuple(piece if isinstance(piece, bytes) else int(getattr(self, piece)) for piece in pieces)
+        return None if ABSENT in found else found
 
     def call_index(self, calls_before: int, call: int) -> int:
         """The index of a turn's ``call``-th call (from 0), after ``calls_before`` calls in the dialog's history."""

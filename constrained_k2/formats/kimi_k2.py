@@ -93,7 +93,7 @@ def _stops(needs: Need = Need.NOTHING) -> tuple[Transition, Transition]:
     return Transition(("turn_end",), Phase.DONE, needs), Transition(("text_end",), Phase.DONE, needs)
 
 
-EXITS: Mapping[Phase, tuple[Transition, ...]] = {
+TRANSITIONS: Mapping[Phase, tuple[Transition, ...]] = {
     Phase.START: (Transition(("think_begin",), Phase.REASONING, Need.REASONING), _CALLS, *_stops(Need.FREE)),
     Phase.REASONING: (Transition(("think_end",), Phase.TEXT), _CALLS),
     Phase.TEXT: (_CALLS, *_stops(Need.FREE)),
@@ -119,7 +119,7 @@ KIMI_K2 = WireFormat(
     optional_markers=frozenset({"think_begin", "think_end"}),  # K2-Instruct's tokenizer does not name these tokens
     special_texts=frozenset(SPECIAL_TOKENS.values()),
     special_pattern=NAMED_SPECIAL,
-    exits=EXITS,
+    transitions=TRANSITIONS,
     reasoning_opening=("think_begin",),
     call_id_prefix=CALL_ID_PREFIX,
     header_begin=CALL_ID_PREFIX,

@@ -93,7 +93,7 @@ _TEXT = (
     Transition((*_closing(RESPONSE), *_opening(TOOLS)), Phase.SECTION, Need.FORM | Need.CALL),
 )
 
-EXITS: Mapping[Phase, tuple[Transition, ...]] = {
+TRANSITIONS: Mapping[Phase, tuple[Transition, ...]] = {
     Phase.START: _TEXT,
     Phase.REASONING: (Transition((*_closing(THINK), *_opening(RESPONSE)), Phase.TEXT),),
     Phase.TEXT: _TEXT,
@@ -120,7 +120,7 @@ KIMI_K3 = WireFormat(
     optional_markers=frozenset(),
     special_texts=frozenset(SPECIAL_TOKENS.values()),
     special_pattern=NAMED_SPECIAL,  # the rule of all formats, since requests are read before the format is known
-    exits=EXITS,
+    transitions=TRANSITIONS,
     reasoning_opening=_opening(THINK),
     text_opening=_opening(RESPONSE),
     call_id_prefix=CALL_ID_PREFIX,

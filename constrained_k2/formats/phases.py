@@ -18,7 +18,7 @@ class Phase(IntEnum):
     DONE = 8  # after a stop
     ANSWER = 9  # in an answer with a response format
     RESPONDED = 10  # after the end of the answer's text, in formats that mark it
-    JOINT = 11  # within a transition of several tokens, between two phases
+    TRANSITION = 11  # within a transition of several tokens, between two phases
     REPEATED = 12  # after the arguments of a call that repeats an earlier one, and is therefore not made
 
 
@@ -37,7 +37,7 @@ class Need(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A transition from a phase: its marker sequence (``joint``), and the phase after it.
+    """A transition from a phase: its marker sequence (``pieces``), and the phase after it.
 
     The sequence consists of markers, by their fields of :class:`constrained_k2.formats.base.WireFormat` (``str``), and
     of literal text in ordinary tokens (``bytes``). It begins with a marker. Of the sequences that one
@@ -45,6 +45,6 @@ class Transition:
     written.
     """
 
-    joint: tuple[str | bytes, ...]
+    pieces: tuple[str | bytes, ...]
     to: Phase
     needs: Need = Need.NOTHING

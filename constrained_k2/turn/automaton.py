@@ -21,9 +21,9 @@ from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.turn.call_id import CallIdMatcher
 from constrained_k2.turn.intent import Intent
-from constrained_k2.turn.joints import TransitionTokens
 from constrained_k2.turn.phases import Phase, TurnTable
 from constrained_k2.turn.repeats import call_key
+from constrained_k2.turn.transitions import TransitionTokens
 from constrained_k2.vocabulary.bitmask import TokenSet
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -50,7 +50,7 @@ class TurnState(NamedTuple):
     calls: int = 0
     call_id: bytes = b""
     arguments: ArgumentMatcher | None = None  # of a call, or of an answer with a response format, before it begins too
-    joint: TransitionTokens | None = None  # the state within a transition of several tokens
+    transition: TransitionTokens | None = None  # the state within a transition of several tokens
     has_declined: bool = False  # the section was closed within a call
     name: str = ""  # the called function, in the arguments
     made: frozenset[bytes] = frozenset()  # digests of the calls so far, if none may be repeated
@@ -92,8 +92,8 @@ class Automaton:
             return self._step_engine(state, token_id)
         if phase is Phase.CALL_ID:
             return self._step_call_id(state, token_id)
-        if state.joint is not None:
-            after = state.joint.after.get(token_id)
+        if state.transition is not None:
+            after = state.transition.after.get(token_id)
             return None if after is None else self._enter(after, state)
         if phase is Phase.DONE or not 0 <= token_id < self._vocabulary.size:
             return None
@@ -115,7 +115,7 @@ class Automaton:
         calls, made = before.calls, before.made
         has_declined = before.has_declined or before.phase is Phase.REPEATED
         if isinstance(after, TransitionTokens):
-            return TurnState(Phase.JOINT, calls, joint=after, has_declined=has_declined, made=made)
+            return TurnState(Phase.TRANSITION, calls, transition=after, has_declined=has_declined, made=made)
         if after is Phase.TEXT:
             return TurnState(Phase.TEXT, calls, arguments=self._grammar.answer())
         return TurnState(after, calls + (after is Phase.BETWEEN), has_declined=has_declined, made=made)
@@ -225,7 +225,7 @@ class Automaton:
                     return forced[:limit]  # more XTML arguments may follow
                 token = self._markers.call_end  # nothing else follows a complete object
             else:
-                only = self.tokens(state).only if state.joint is None else state.joint.forced
+                only = self.tokens(state).only if state.transition is None else state.transition.forced
                 if only is None or state.phase is Phase.DONE:
                     break
                 token = only

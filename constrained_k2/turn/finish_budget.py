@@ -66,9 +66,9 @@ class FinishBudget:
         }
         self.think_end = TokenSet(first_markers(vocabulary, Phase.REASONING, Phase.TEXT), size)
         self.between = TokenSet(first_markers(vocabulary, Phase.BETWEEN, Phase.CLOSED), size)
-        exits = vocabulary.format.exits
-        joints = [[_length(each.joint, vocabulary) for each in exits.get(phase, ())] for phase in _TO_THE_END]
-        self.joint_tokens = sum(max(lengths) - 1 for lengths in joints if lengths)
+        found = vocabulary.format.transitions
+        sizes = [[_length(each.pieces, vocabulary) for each in found.get(phase, ())] for phase in _TO_THE_END]
+        self.transition_tokens = sum(max(lengths) - 1 for lengths in sizes if lengths)
         self.answer_end = first_markers(vocabulary, Phase.ANSWER, Phase.DONE)[0]
 
     def apply(self, matcher: ToolCallMatcher, max_tokens: int, reserved_tokens: int) -> None:
@@ -77,7 +77,7 @@ class FinishBudget:
         Masks are filtered from ``reserved_tokens`` before the limit. Filtering starts earlier by one token per open
         object, array or rule, and by the extra tokens of multi-token markers and tags.
         """
-        start = max(0, max_tokens - reserved_tokens - self.joint_tokens)
+        start = max(0, max_tokens - reserved_tokens - self.transition_tokens)
         if reserved_tokens:
             matcher.budgets += (_FinishFilter(self, start),)
 
@@ -180,9 +180,9 @@ class _FinishFilter:
         return cursor
 
 
-def _length(joint: Iterable[str | bytes], vocabulary: Vocabulary) -> int:
+def _length(pieces: Iterable[str | bytes], vocabulary: Vocabulary) -> int:
     """The number of tokens of a transition."""
-    return sum(1 if isinstance(piece, str) else len(vocabulary.encode(piece.decode())) for piece in joint)
+    return sum(1 if isinstance(piece, str) else len(vocabulary.encode(piece.decode())) for piece in pieces)
 
 
 def _allows(token_id: int, row: npt.NDArray[np.int32]) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from constrained_k2.formats.phases import Need, Phase, Transition
 from constrained_k2.request.spec import ToolCallSpec
-from constrained_k2.turn.joints import Joints, TransitionSuffix, TransitionTokens
+from constrained_k2.turn.transitions import Transitions, TransitionSuffix, TransitionTokens
 from constrained_k2.vocabulary.bitmask import TokenSet
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -38,7 +38,7 @@ class TurnTable:
     last: "TurnTable | None"
 
 
-def turn_table(spec: ToolCallSpec, joints: Joints, *, declines: bool = False) -> TurnTable:
+def turn_table(spec: ToolCallSpec, transitions: Transitions, *, declines: bool = False) -> TurnTable:
     """The tables for a request.
 
     They depend only on the tool choice, on thinking, on whether there is a response format, and on whether 0, 1 or more
@@ -46,15 +46,16 @@ def turn_table(spec: ToolCallSpec, joints: Joints, *, declines: bool = False) ->
 
     Args:
         spec: The request.
-        joints: The transitions of the vocabulary's format.
+        transitions: The transitions of the vocabulary's format.
         declines: True if a call may be declined within its header.
     """
-    vocabulary = joints.vocabulary
+    vocabulary = transitions.vocabulary
     given = _given(spec) | (Need.DECLINING if declines else Need.NOTHING)
-    ways = {phase: list(_open(exits, given, vocabulary)) for phase, exits in vocabulary.format.exits.items()}
-    found = {phase: joints.moves(each) for phase, each in ways.items()}
-    ends = ways[Phase.ANSWER]
-    after_answer = {phase: joints.moves([*ways[phase], *ends]) for phase in (Phase.START, Phase.TEXT)}
+    by_phase = vocabulary.format.transitions.items()
+    allowed = {phase: list(_allowed(each, given, vocabulary)) for phase, each in by_phase}
+    found = {phase: transitions.moves(each) for phase, each in allowed.items()}
+    ends = allowed[Phase.ANSWER]
+    after_answer = {phase: transitions.moves([*allowed[phase], *ends]) for phase in (Phase.START, Phase.TEXT)}
     after_answer[Phase.ANSWER] = found.pop(Phase.ANSWER)
     sets = {phase: TokenSet(each, vocabulary.size) for phase, each in found.items()}
     sets[Phase.ANSWER] = TokenSet(after_answer[Phase.ANSWER], vocabulary.size)
@@ -62,11 +63,11 @@ def turn_table(spec: ToolCallSpec, joints: Joints, *, declines: bool = False) ->
         if phase is Phase.REASONING or Need.FREE in given:
             forbidden = set(vocabulary.unordinary_ids).difference(found[phase])
             sets[phase] = TokenSet(forbidden, vocabulary.size, complement=True)
-    stops = {way.pieces[-1] for each in ways.values() for way in each if way.to is Phase.DONE}
+    stops = {one.pieces[-1] for each in allowed.values() for one in each if one.to is Phase.DONE}
     sets[Phase.DONE] = TokenSet((stop for stop in stops if isinstance(stop, int)), vocabulary.size)
     closing = first_markers(vocabulary, Phase.CALL_ID, Phase.CLOSED)[0] if declines else None
     has_several = Need.SEVERAL_CALLS in given and Need.CALL in given
-    last = turn_table(replace(spec, parallel=False), joints, declines=declines) if has_several else None
+    last = turn_table(replace(spec, parallel=False), transitions, declines=declines) if has_several else None
     return TurnTable(sets, _by_phase(found), _by_phase(after_answer), closing, last)
 
 
@@ -75,8 +76,8 @@ def first_markers(vocabulary: Vocabulary, phase: Phase, *to: Phase) -> tuple[int
 
     They do not depend on the request: a phase's token set contains them only if the request allows the transition.
     """
-    ways = _open(vocabulary.format.exits[phase], ~Need.NOTHING, vocabulary)
-    return tuple(dict.fromkeys(way.pieces[0] for way in ways if way.to in to and isinstance(way.pieces[0], int)))
+    found = _allowed(vocabulary.format.transitions[phase], ~Need.NOTHING, vocabulary)
+    return tuple(dict.fromkeys(one.pieces[0] for one in found if one.to in to and isinstance(one.pieces[0], int)))
 
 
 def _given(spec: ToolCallSpec) -> Need:
@@ -91,9 +92,9 @@ def _given(spec: ToolCallSpec) -> Need:
     return given if spec.max_calls == 1 else given | Need.SEVERAL_CALLS
 
 
-def _open(exits: Iterable[Transition], given: Need, vocabulary: Vocabulary) -> Iterable[TransitionSuffix]:
-    for each in exits:
-        pieces = vocabulary.format.located(each.joint)
+def _allowed(transitions: Iterable[Transition], given: Need, vocabulary: Vocabulary) -> Iterable[TransitionSuffix]:
+    for each in transitions:
+        pieces = vocabulary.format.located(each.pieces)
         if pieces is not None and each.needs in given:
             yield TransitionSuffix(pieces, each.to)
 

@@ -89,8 +89,8 @@ def token_set(turn: "ToolCallMatcher") -> TokenSet | None:
         return None
     if state.phase is Phase.CALL_ID:
         return turn.grammar.call_ids(state.calls).allowed(state.call_id)
-    if state.joint is not None:
-        return state.joint.tokens
+    if state.transition is not None:
+        return state.transition.tokens
     tokens = turn.automaton.tokens(state)
     for budget in turn.budgets:
         tokens = budget.narrow_set(turn, tokens)

@@ -238,9 +238,9 @@ K3_REST: dict[str, tuple[dict[str, Any], str, str, Site]] = {
     ),
     "a repeated call": (
         open_body(repeated_calls="forbid"), f'{K3_CALL}{CALL_END}<|open|>call tool="act" index="2"<|sep|><|close|>', "call",
-        Site("joint", "", None, ("repeated call",)),
+        Site("transition", "", None, ("repeated call",)),
     ),
-    "within a joint": (open_body(), "<|close|>", "answer", Site("joint", "", None, ("text between markers",))),
+    "within a transition": (open_body(), "<|close|>", "answer", Site("transition", "", None, ("text between markers",))),
     "the second call": (
         open_body(), f'{K3_CALL}{CALL_END}<|open|>call tool="act_too" index="2"<|sep|><|open|>argument key="', "b",
         Site("arguments", "act_too", "", ("unknown key",)),

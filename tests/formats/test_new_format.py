@@ -10,11 +10,13 @@ import pytest
 
 from constrained_k2 import Compiler, FormatMismatch, ToolCallSpec, Vocabulary, build_grammar, formats, parse_completion
 from constrained_k2.formats import kimi_k2
+from constrained_k2.formats.base import WireFormat
 from constrained_k2.formats.kimi_k2 import KIMI_K2, MARKER_TEXTS
 from constrained_k2.formats.phases import Phase, Transition
 from constrained_k2.vocabulary.vocabulary import _ByteEncoder
 from tests.grammar.whole_turns import LarkOracle, refused_at, verdict
 from tests.kit.tools import tool
+from tests.kit.turns import steps, towards_the_end
 from tests.kit.walks import ids_of
 
 TEXTS = {**MARKER_TEXTS, "section_begin": "<|calls|>", "section_end": "<|/calls|>", "call_begin": "<|call|>"}
@@ -34,40 +36,37 @@ def vocabulary(texts: dict[str, str]) -> Vocabulary:
     return Vocabulary({byte: bytes((byte,)) for byte in range(256)}, special, 300, _ByteEncoder())
 
 
+def speak(monkeypatch: pytest.MonkeyPatch, example: WireFormat) -> Vocabulary:
+    """A vocabulary of a new format, known beside Kimi K2's."""
+    monkeypatch.setattr(formats, "FORMATS", (KIMI_K2, example))
+    return vocabulary(TEXTS)
+
+
 def test_a_vocabulary_speaks_the_format_whose_markers_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FormatMismatch, match=r"<\|tool_calls_section_begin\|>"):
         vocabulary(TEXTS)
-    monkeypatch.setattr(formats, "FORMATS", (KIMI_K2, EXAMPLE))
-    assert vocabulary(TEXTS).format.name == "Example"
+    assert speak(monkeypatch, EXAMPLE).format.name == "Example"
     assert vocabulary(dict(MARKER_TEXTS)).format.name == "Kimi K2"
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_turn_of_the_new_format_is_written_and_read(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "FORMATS", (KIMI_K2, EXAMPLE))
-    words = vocabulary(TEXTS)
+    words = speak(monkeypatch, EXAMPLE)
     matcher = Compiler(words).compile(ToolCallSpec.from_openai(BODY | {"parallel_tool_calls": False})).matcher()
-    ids: list[int] = []
-    chance = Random(seed)
-    while not matcher.is_terminated() and len(ids) < 2000:
-        allowed = ids_of(matcher)
-        marked = [token for token in allowed if token >= 256]
-        ids.append(chance.choice(marked or [token for token in allowed if token not in b" \t\r\n"] or allowed))
-        assert matcher.accept_tokens(ids[-1:])
+    ids = steps(matcher, Random(seed), 2000, towards_the_end(words, Random(seed), share=1))
     assert ids[0] == words.special_tokens["<|calls|>"]
     (call,) = parse_completion(ids, words).tool_calls
     assert call.id == "functions.forecast:0"
     jsonschema.validate(json.loads(call.arguments), SCHEMA)
 
 
-EXITS = {**kimi_k2.EXITS, Phase.CLOSED: (Transition(("turn_end", b"END", "text_end"), Phase.DONE),)}
+TRANSITIONS = {**kimi_k2.TRANSITIONS, Phase.CLOSED: (Transition(("turn_end", b"END", "text_end"), Phase.DONE),)}
 HEADER: Any = {"header_begin": "<", "header_index": "|", "header_end": ">"}
-OTHER = replace(EXAMPLE, exits=EXITS, first_index=1, counts_dialog=False, **HEADER)
+OTHER = replace(EXAMPLE, transitions=TRANSITIONS, first_index=1, counts_dialog=False, **HEADER)
 
 
 def test_a_turn_of_another_structure_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "FORMATS", (KIMI_K2, OTHER))
-    words = vocabulary(TEXTS)
+    words = speak(monkeypatch, OTHER)
     matcher = Compiler(words).compile(ToolCallSpec.from_openai(BODY | {"first_index": 7})).matcher()
 
     def turn(header: str, end: str) -> list[int]:
@@ -90,7 +89,7 @@ def test_a_turn_of_another_structure_is_written(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("parallel", [True, False])
 def test_the_whole_turn_grammar_writes_the_formats_headers(parallel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    headed = replace(OTHER, exits=EXAMPLE.exits)
+    headed = replace(OTHER, transitions=EXAMPLE.transitions)
     monkeypatch.setattr(formats, "FORMATS", (KIMI_K2, headed))
     words = vocabulary(TEXTS)
     spec = ToolCallSpec.from_openai(BODY | {"first_index": 7, "parallel_tool_calls": parallel})

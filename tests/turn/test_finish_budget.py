@@ -139,7 +139,7 @@ class Side:
     def unfiltered(self, start: int, tools: list[dict[str, Any]]) -> int:
         """The number of tokens that a reserve which begins at ``start`` leaves as they are."""
         required = max(len(entry["function"].get("parameters", {}).get("required", ())) for entry in tools)
-        return start - (self.budget.joint_tokens + BLOCK_TOKENS * (1 + required) if self.is_k3 else 0)
+        return start - (self.budget.transition_tokens + BLOCK_TOKENS * (1 + required) if self.is_k3 else 0)
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ def test_public_tools_on_the_real_vocabulary(k3_real_compiler: Compiler) -> None
 
 @pytest.mark.slow
 def test_a_reserve_of_the_same_size_suffices_in_arguments(k3_real_compiler: Compiler) -> None:
-    """From within a string, as an untrained model meets its reserve; the tokens of tags and joints are added to it."""
+    """From within a string, as an untrained model meets its reserve; the tokens of tags and transitions are added to it."""
     real = Side(k3_real_compiler)
     for count in (1, 4, 12):
         keys = [f"key_{number}" for number in range(count)]

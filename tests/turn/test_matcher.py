@@ -303,7 +303,7 @@ def test_any_split_of_a_tag_is_allowed_and_nothing_else() -> None:
     )
     matcher = compiled(Compiler(vocabulary)).matcher()
     assert matcher.accept_tokens([vocabulary.format.call_end])
-    assert matcher.phase is Phase.JOINT
+    assert matcher.phase is Phase.TRANSITION
     for written in range(len("response")):
         rest = b"response"[written:]
         expected = [token for token in range(260) if (raw := vocabulary.ordinary_bytes(token)) and rest.startswith(raw)]
@@ -319,5 +319,5 @@ def test_equal_positions_in_joints_are_one_object(k3_small_compiler: Compiler) -
     for name in ("auto", "required", "none", "one", "answer"):
         matcher = compiled(k3_small_compiler, **CHOICES[name]).matcher(in_reasoning=True)
         feed(matcher, CLOSE)
-        positions.add(id(matcher.state.joint))
+        positions.add(id(matcher.state.transition))
     assert len(positions) == 1

@@ -23,9 +23,9 @@ _BITS = 64
 _DIGIT = 4  # bits
 
 
-def joint(wire_format: WireFormat, phase: Phase, to: Phase) -> str:
+def transition(wire_format: WireFormat, phase: Phase, to: Phase) -> str:
     """Return a format's first transition from one phase to another: markers as special tokens, text as Lark strings."""
-    pieces = next(way.joint for way in wire_format.exits[phase] if way.to is to)
+    pieces = next(one.pieces for one in wire_format.transitions[phase] if one.to is to)
     texts = wire_format.marker_texts
     return " ".join(literal(piece.decode()) if isinstance(piece, bytes) else texts[piece] for piece in pieces)
 
@@ -40,10 +40,10 @@ def section_rules(spec: ToolCallSpec, wire_format: WireFormat) -> Iterable[str]:
 def _one_call(spec: ToolCallSpec, wire_format: WireFormat, index: int) -> Iterable[str]:
     """Yield the rules of a section with exactly one call: the index is part of the header's text."""
     begin, end = _section(wire_format)
-    call = f"{joint(wire_format, Phase.SECTION, Phase.CALL_ID)} {literal(wire_format.header_begin)}"
-    yield f"section: {begin} {call} tool {joint(wire_format, Phase.ARGUMENTS, Phase.BETWEEN)} {end}"
+    call = f"{transition(wire_format, Phase.SECTION, Phase.CALL_ID)} {literal(wire_format.header_begin)}"
+    yield f"section: {begin} {call} tool {transition(wire_format, Phase.ARGUMENTS, Phase.BETWEEN)} {end}"
     names = _prefix_free([f"{stem}{index}{wire_format.header_end}" for stem in _stems(spec, wire_format)])
-    argument_begin = joint(wire_format, Phase.CALL_ID, Phase.ARGUMENTS)
+    argument_begin = transition(wire_format, Phase.CALL_ID, Phase.ARGUMENTS)
     tools = [f"{name} {argument_begin} arguments_{number}" for number, name in enumerate(names)]
     yield _alternatives("tool", tools)
 
@@ -57,7 +57,7 @@ def _calls(spec: ToolCallSpec, wire_format: WireFormat, index: int) -> Iterable[
     alternative whose only user gives it a parameter, and an alternative that is only a rule with a parameter.
     """
     begin, end = _section(wire_format)
-    call_begin = joint(wire_format, Phase.SECTION, Phase.CALL_ID)
+    call_begin = transition(wire_format, Phase.SECTION, Phase.CALL_ID)
     header = literal(wire_format.header_begin)
     calls = _MIN_CALLS if spec.max_calls is None else spec.max_calls
     digits = len(str(index + min(calls, _MIN_CALLS) - 1))
@@ -66,8 +66,8 @@ def _calls(spec: ToolCallSpec, wire_format: WireFormat, index: int) -> Iterable[
     yield f"call::_: {header} tool::_ %if lt(_, {_one(digits)})"
     names = _prefix_free(_stems(spec, wire_format))
     header_end = f"{literal(wire_format.header_end)} " if wire_format.header_end else ""
-    over = f"index::_ {header_end}{joint(wire_format, Phase.CALL_ID, Phase.ARGUMENTS)}"
-    after = f"{joint(wire_format, Phase.ARGUMENTS, Phase.BETWEEN)} next::_"
+    over = f"index::_ {header_end}{transition(wire_format, Phase.CALL_ID, Phase.ARGUMENTS)}"
+    after = f"{transition(wire_format, Phase.ARGUMENTS, Phase.BETWEEN)} next::_"
     tools = [f"{name} {over} arguments_{number} {after}" for number, name in enumerate(names)]
     yield _alternatives("tool::_", tools)
     last = None if spec.max_calls is None else index + spec.max_calls - 1
@@ -85,8 +85,8 @@ def _calls(spec: ToolCallSpec, wire_format: WireFormat, index: int) -> Iterable[
 
 def _section(wire_format: WireFormat) -> tuple[str, str]:
     """Return the transitions that open and close the section of calls."""
-    before = Phase.RESPONDED if Phase.RESPONDED in wire_format.exits else Phase.TEXT
-    return joint(wire_format, before, Phase.SECTION), joint(wire_format, Phase.BETWEEN, Phase.CLOSED)
+    before = Phase.RESPONDED if Phase.RESPONDED in wire_format.transitions else Phase.TEXT
+    return transition(wire_format, before, Phase.SECTION), transition(wire_format, Phase.BETWEEN, Phase.CLOSED)
 
 
 def _stems(spec: ToolCallSpec, wire_format: WireFormat) -> list[str]:

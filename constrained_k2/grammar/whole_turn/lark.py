@@ -10,7 +10,7 @@ from constrained_k2.formats.base import WireFormat
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.formats.phases import Phase
 from constrained_k2.grammar.lark.terminals import NO_FORCING
-from constrained_k2.grammar.whole_turn.calls import joint, section_rules
+from constrained_k2.grammar.whole_turn.calls import section_rules, transition
 from constrained_k2.request.spec import ToolCallSpec
 
 
@@ -30,7 +30,7 @@ def write_lark(
     response, such as Kimi K3's, the prompts of requests with thinking always do.
     """
     has_calls = spec.max_calls != 0
-    marks_response = Phase.RESPONDED in wire_format.exits
+    marks_response = Phase.RESPONDED in wire_format.transitions
     write = _marked_response if marks_response else _plain_response
     lines = list(write(spec, wire_format, has_form=form is not None, in_reasoning=in_reasoning))
     has_text = any("TEXT" in line for line in lines)
@@ -61,11 +61,11 @@ def _plain_response(
         answer = "TEXT?"
     turns = [] if in_reasoning else ["answer"]
     if in_reasoning or spec.thinking:
-        opening = "" if in_reasoning else f"{joint(wire_format, Phase.START, Phase.REASONING)} "
-        turns.append(f"{opening}TEXT? {joint(wire_format, Phase.REASONING, Phase.TEXT)} answer")
+        opening = "" if in_reasoning else f"{transition(wire_format, Phase.START, Phase.REASONING)} "
+        turns.append(f"{opening}TEXT? {transition(wire_format, Phase.REASONING, Phase.TEXT)} answer")
         if has_calls:
             turns.append(f"{opening}TEXT? section")  # a call may begin inside the reasoning
-    yield f"start: turn {joint(wire_format, Phase.CLOSED, Phase.DONE)}?"
+    yield f"start: turn {transition(wire_format, Phase.CLOSED, Phase.DONE)}?"
     yield f"turn: {' | '.join(turns)}"
     yield f"answer: {answer}"
 
@@ -82,8 +82,8 @@ def _marked_response(
     else:
         turn = "responded section end" if spec.choice == "required" else "TEXT? responded section? end"
     begins_inside = in_reasoning or spec.thinking
-    reasoning = f"TEXT? {joint(wire_format, Phase.REASONING, Phase.TEXT)} " if begins_inside else ""
+    reasoning = f"TEXT? {transition(wire_format, Phase.REASONING, Phase.TEXT)} " if begins_inside else ""
     yield f"start: {reasoning}turn"
     yield f"turn: {turn}"
-    yield f"responded: {joint(wire_format, Phase.TEXT, Phase.RESPONDED)}"
-    yield f"end: {joint(wire_format, Phase.CLOSED, Phase.DONE)}"
+    yield f"responded: {transition(wire_format, Phase.TEXT, Phase.RESPONDED)}"
+    yield f"end: {transition(wire_format, Phase.CLOSED, Phase.DONE)}"

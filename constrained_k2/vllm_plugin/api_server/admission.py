@@ -148,7 +148,7 @@ def _refuse_beside(constraint: ToolCallSpec, sampling_params: Any) -> None:
 
 def _takes_limits(constraint: ToolCallSpec, params: SamplingParams) -> bool:
     """True if a request's limits on tokens go into its masks: vLLM's own might leave no token that they allow."""
-    return is_masked(constraint) or (params.structured_outputs is None and Served.wire_format.has_long_joints)
+    return is_masked(constraint) or (params.structured_outputs is None and Served.wire_format.has_long_transitions)
 
 
 class Admission:

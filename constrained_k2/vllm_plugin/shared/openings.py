@@ -56,9 +56,9 @@ def _is_in_text(ids: Sequence[int], opening: tuple[int | bytes, ...], vocabulary
 
 def _section_name(vocabulary: Vocabulary) -> bytes:
     """The name of the tag that opens a section."""
-    exits = (each for found in vocabulary.format.exits.values() for each in found)
-    joints = (each.joint for each in exits if each.to is Phase.SECTION)
-    return next(piece for piece in min(joints, key=len) if isinstance(piece, bytes))
+    transitions = (each for found in vocabulary.format.transitions.values() for each in found)
+    to_section = (each.pieces for each in transitions if each.to is Phase.SECTION)
+    return next(piece for piece in min(to_section, key=len) if isinstance(piece, bytes))
 
 
 def _text(ids: Iterable[int], vocabulary: Vocabulary) -> Iterator[bytes]:

@@ -36,45 +36,45 @@ class TransitionTokens:
     forced: int | None
 
 
-class Joints:
+class Transitions:
     """The transitions of a vocabulary's format, interned: requests of all kinds share equal states."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        self._positions: dict[frozenset[TransitionSuffix], TransitionTokens] = {}
+        self._states: dict[frozenset[TransitionSuffix], TransitionTokens] = {}
 
-    def moves(self, ways: Iterable[TransitionSuffix]) -> dict[int, TransitionTokens | Phase]:
+    def moves(self, suffixes: Iterable[TransitionSuffix]) -> dict[int, TransitionTokens | Phase]:
         """First token of one of these transitions -> the state after it, or the next phase."""
         rests: dict[int, set[TransitionSuffix]] = {}
-        for way in ways:
-            for token_id, rest in _steps(way, self.vocabulary):
+        for suffix in suffixes:
+            for token_id, rest in _steps(suffix, self.vocabulary):
                 rests.setdefault(token_id, set()).add(rest)
         return {token_id: self._after(frozenset(each)) for token_id, each in rests.items()}
 
     def _after(self, rests: frozenset[TransitionSuffix]) -> TransitionTokens | Phase:
         ends = [rest.to for rest in rests if not rest.pieces]
         if ends:
-            assert len(rests) == 1, "a joint begins with all of another one"
+            assert len(rests) == 1, "a transition begins with all of another one"
             return ends[0]
-        found = self._positions.get(rests)
+        found = self._states.get(rests)
         if found is None:
             after = self.moves(rests)
             found = TransitionTokens(TokenSet(after, self.vocabulary.size), after, _canonical(rests, self.vocabulary))
-            self._positions[rests] = found
+            self._states[rests] = found
         return found
 
 
-def _steps(way: TransitionSuffix, vocabulary: Vocabulary) -> Iterable[tuple[int, TransitionSuffix]]:
+def _steps(suffix: TransitionSuffix, vocabulary: Vocabulary) -> Iterable[tuple[int, TransitionSuffix]]:
     """Each token that may come next in a transition, and the rest of the transition after it."""
-    piece, *others = way.pieces
+    piece, *others = suffix.pieces
     if isinstance(piece, int):
-        yield piece, TransitionSuffix(tuple(others), way.to)
+        yield piece, TransitionSuffix(tuple(others), suffix.to)
         return
     for end in range(1, len(piece) + 1):
         token_id = vocabulary.find(piece[:end])
         if token_id is not None:
             rest = (piece[end:], *others) if end < len(piece) else tuple(others)
-            yield token_id, TransitionSuffix(rest, way.to)
+            yield token_id, TransitionSuffix(rest, suffix.to)
 
 
 def _canonical(rests: frozenset[TransitionSuffix], vocabulary: Vocabulary) -> int | None:
