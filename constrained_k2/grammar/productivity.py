@@ -35,7 +35,7 @@ _Demand = tuple[Witness, Witness]
 
 
 @dataclass(frozen=True, slots=True)
-class MemberWay:
+class MemberAlternative:
     """One alternative for an object member: its value, its key and the witnesses that it serves as."""
 
     node: Node  # node of its value
@@ -109,14 +109,20 @@ class Productivity:
         closed = {node: tuple(map(with_declared_keys, shapes[node])) for node in nodes}
         if closed == shapes:
             return
-        containers = {node: ways for node, ways in closed.items() if any(isinstance(way, _CONTAINERS) for way in ways)}
+        containers = {
+            node: alternatives
+            for node, alternatives in closed.items()
+            if any(isinstance(each, _CONTAINERS) for each in alternatives)
+        }
         productive, self._productive = self._productive, self._productive.difference(containers)
         self._add_productive(containers)
         productive_closed, self._productive = self._productive, productive
         for node in nodes:
             if node in productive_closed and closed[node] != shapes[node]:
-                ways = zip(shapes[node], closed[node], strict=True)
-                written = tuple(way for some, less in ways if (way := self._unless_empty(some, less)) is not None)
+                alternatives = zip(shapes[node], closed[node], strict=True)
+                written = tuple(
+                    each for some, less in alternatives if (each := self._unless_empty(some, less)) is not None
+                )
                 if written != shapes[node]:
                     self._narrowed[node] = written
 
@@ -150,9 +156,9 @@ class Productivity:
             )
         elif isinstance(shape, Object):
             for name in self.named_keys(shape):
-                yield from (way.node for way in self.named_ways(shape, name))
+                yield from (each.node for each in self.named_alternatives(shape, name))
             for found, node in self.extra_nodes(shape):
-                yield from (way.node for way in self.extra_ways(shape, found, node))
+                yield from (each.node for each in self.extra_alternatives(shape, found, node))
 
     def has_value(self, shape: Shape) -> bool:
         """Return True if some value satisfies a shape, given the productive nodes found so far."""
@@ -186,12 +192,12 @@ class Productivity:
             return "written"
         certain, choices = set[Witness](), set[Witness]()
         for found, node in self.extra_nodes(shape):
-            for way in self.extra_ways(shape, found, node):
-                if self.is_productive(way.node) and self._has_extra_key(replace(shape, names=way.names), found):
-                    certain |= way.satisfied
+            for each in self.extra_alternatives(shape, found, node):
+                if self.is_productive(each.node) and self._has_extra_key(replace(shape, names=each.names), found):
+                    certain |= each.satisfied
         for name in possible:
-            for way in self.named_ways(shape, name):
-                choices |= way.satisfied if self.is_productive(way.node) else set()
+            for each in self.named_alternatives(shape, name):
+                choices |= each.satisfied if self.is_productive(each.node) else set()
         if not shape.wanted <= certain | choices and len(patterns_of_keys(shape)) <= MAX_COMBINED_PATTERNS:
             return "impossible"
         by_value = [one for one in shape.wanted if one.value != ANY]
@@ -216,13 +222,13 @@ class Productivity:
                 reason = f"negated: no member is written that is to fail more than {_MAX_TOGETHER} such keywords"
                 self.normalizer.notes.add(others[0].pointer, "narrowed", reason)
 
-    def named_ways(self, shape: Object, name: str) -> list[MemberWay]:
+    def named_alternatives(self, shape: Object, name: str) -> list[MemberAlternative]:
         """Return the alternatives for a member under a named key, by the witnesses that it serves as."""
-        return _ways(shape, self.normalizer.value_node(shape, name), self._satisfied(shape, name))
+        return _alternatives(shape, self.normalizer.value_node(shape, name), self._satisfied(shape, name))
 
-    def extra_ways(self, shape: Object, found: tuple[str, ...], node: Node) -> list[MemberWay]:
+    def extra_alternatives(self, shape: Object, found: tuple[str, ...], node: Node) -> list[MemberAlternative]:
         """Return the alternatives for a member whose undeclared key matches the patterns ``found`` and no others."""
-        return _ways(shape, node, _satisfied_under(shape, found))
+        return _alternatives(shape, node, _satisfied_under(shape, found))
 
     def _satisfied(self, shape: Object, name: str) -> list[_Demand]:
         """Return the witnesses that a member under a named key may serve as, each with its remaining conditions."""
@@ -284,7 +290,7 @@ class Productivity:
         patterns = patterns_of_keys(shape)
         sets: Iterable[tuple[str, ...]] = [(), *((pattern,) for pattern in patterns)]
         if len(patterns) <= MAX_COMBINED_PATTERNS:
-            sets = (tuple(compress(patterns, way)) for way in product((False, True), repeat=len(patterns)))
+            sets = (tuple(compress(patterns, each)) for each in product((False, True), repeat=len(patterns)))
         for found in sets:
             node: Node = frozenset()
             for rules in shape.maps:
@@ -320,15 +326,15 @@ def _is_free(demand: Witness) -> bool:
     return demand.value == ANY and demand.names == ANY
 
 
-def _ways(shape: Object, node: Node, demands: list[_Demand]) -> list[MemberWay]:
+def _alternatives(shape: Object, node: Node, demands: list[_Demand]) -> list[MemberAlternative]:
     """Return the alternatives for a member, by the witnesses that it serves as."""
     if not demands:
-        return [MemberWay(node, shape.names)]
+        return [MemberAlternative(node, shape.names)]
     free = frozenset(one for one, demand in demands if _is_free(demand))
     others = [(one, demand) for one, demand in demands if one not in free]
     sizes = range(min(len(others), _MAX_TOGETHER) + 1)
     return [
-        MemberWay(
+        MemberAlternative(
             node.union(*(demand.value for _, demand in together)),
             shape.names.union(*(demand.names for _, demand in together)),
             free.union(one for one, _ in together),

@@ -235,8 +235,10 @@ class Normalizer:
 
     def _with_chosen(self, shapes: Shapes) -> Shapes:
         """The union with keys chosen for the witnesses of its objects, unless that makes too many alternatives."""
-        ways = [chosen(self, one, self.meet) if isinstance(one, Object) and one.wanted else [one] for one in shapes]
-        return self.either(*ways) if sum(map(len, ways)) <= _MAX_SHAPES else shapes
+        alternatives = [
+            chosen(self, one, self.meet) if isinstance(one, Object) and one.wanted else [one] for one in shapes
+        ]
+        return self.either(*alternatives) if sum(map(len, alternatives)) <= _MAX_SHAPES else shapes
 
     def _pruned(self, prune: Callable[[], T], unknown: T) -> T:
         """The result of pruning; ``unknown`` if it goes too deep, or reaches a subschema that is being expanded."""

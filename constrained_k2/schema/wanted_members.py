@@ -12,7 +12,7 @@ from constrained_k2.schema.instances import is_key_of
 from constrained_k2.schema.keywords.keyword import Expander
 from constrained_k2.schema.shapes import ANY, Object, Shape, Witness, with_value
 
-_MAX_WAYS = 64  # max alternatives of one object, by the keys of its witnesses
+_MAX_ALTERNATIVES = 64  # max alternatives of one object, by the keys of its witnesses
 
 Meet = Callable[[Shape, Shape], Shape | None]
 
@@ -37,21 +37,23 @@ def chosen(nodes: Expander, shape: Object, meet: Meet, *, every: bool = False) -
     """
     if not is_closed(nodes, shape):
         return [shape]
-    ways: list[list[Object]] = []
+    alternatives: list[list[Object]] = []
     left = []
     for wanted in sorted(shape.wanted, key=lambda wanted: wanted.order):
         keys = _candidates(nodes, shape, wanted)
         if not every and wanted.value == ANY and len(keys) > 1 and shape.most is None:
             left.append(wanted)
         else:
-            ways.append([with_value(key, wanted.value) for key in keys])
+            alternatives.append([with_value(key, wanted.value) for key in keys])
     count = 1
-    for way in ways:
-        count *= len(way)
-    if not ways or count > _MAX_WAYS:
+    for each in alternatives:
+        count *= len(each)
+    if not alternatives or count > _MAX_ALTERNATIVES:
         return [shape]
     bare = replace(shape, wanted=frozenset(left))
-    return list(dict.fromkeys(met for way in product(*ways) if (met := _meet_all(bare, way, meet)) is not None))
+    return list(
+        dict.fromkeys(met for each in product(*alternatives) if (met := _meet_all(bare, each, meet)) is not None)
+    )
 
 
 def _meet_all(shape: Shape, others: tuple[Object, ...], meet: Meet) -> Shape | None:

@@ -54,10 +54,10 @@ def _members(rules: Rules, key: str, number: int) -> list[str]:
     any_rules = {**ANY_RULES, "number": SIGN_APART if rules.plan.signs_apart else NUMBER}
     parts = rules.plan.nodes[number].parts
     named = ((kind, any_rules[kind] if part == ANY_VALUE else rules.rule(part)) for kind, part in parts)
-    ways = [f"{_TYPES[kind]} {_SEPARATOR} {rule}" for kind, rule in named]
-    if not ways:
+    alternatives = [f"{_TYPES[kind]} {_SEPARATOR} {rule}" for kind, rule in named]
+    if not alternatives:
         return []
-    return [f"{key} {ways[0] if len(ways) == 1 else rules.choice(ways)} {_END}"]
+    return [f"{key} {alternatives[0] if len(alternatives) == 1 else rules.choice(alternatives)} {_END}"]
 
 
 ARGUMENTS_FORM = ObjectForm("", "", '""', '""', f"{_HEAD} ", _key, _members)

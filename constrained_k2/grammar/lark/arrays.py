@@ -88,11 +88,11 @@ def _counted(rules: Rules, plan: CountedItems, name: str) -> str:
     {"contains": {"const": 1}}     s0: any s0 | 1 s1     s1: any s1 | "]"     (commas left out)
     """
     for number, state in enumerate(plan.states):
-        ways = ['"]"'] if state.may_end else []
+        alternatives = ['"]"'] if state.may_end else []
         comma = '"," ws ' if number else ""
         for following, nodes in state.following:
             items = [f"{rules.rule(node)} ws" for node in nodes]
             item = items[0] if len(items) == 1 else rules.choice(items)
-            ways.append(f"{comma}{item} {name}_s{following}")
-        rules.helpers.append(f"{name}_s{number}: {' | '.join(ways)}")
+            alternatives.append(f"{comma}{item} {name}_s{following}")
+        rules.helpers.append(f"{name}_s{number}: {' | '.join(alternatives)}")
     return f'"[" ws {name}_s0'

@@ -101,8 +101,8 @@ class _Writer:
             raise _without_text(blocked)
         whole, lines = "r_start", list[str]()
         if ignored := self._definition.ignored:
-            ways = [self._symbol(f"ignored {number}", tree) for number, tree in enumerate(ignored)]
-            whole, lines = "whole", [f"skip: ({' | '.join(ways)})*", "whole: skip r_start"]
+            alternatives = [self._symbol(f"ignored {number}", tree) for number, tree in enumerate(ignored)]
+            whole, lines = "whole", [f"skip: ({' | '.join(alternatives)})*", "whole: skip r_start"]
             self._skip = " skip"
             self._symbols.clear()  # in rules, a skip follows these terminals
         for name in self._waiting:  # grows meanwhile
@@ -116,19 +116,19 @@ class _Writer:
         would compare all parses of a text.
         """
         body = self._definition.rules[name]
-        ways = list(map(_bare, body.children if body.data == "expansions" else [body]))
-        doubled = [way for way in filter(self._matches.has_text, ways) if _is_doubled(way, name)]
-        others = self._expression(Tree("expansions", [way for way in ways if way not in doubled]))
+        alternatives = list(map(_bare, body.children if body.data == "expansions" else [body]))
+        doubled = [each for each in filter(self._matches.has_text, alternatives) if _is_doubled(each, name)]
+        others = self._expression(Tree("expansions", [each for each in alternatives if each not in doubled]))
         if not doubled:
             return [f"r_{name}: {others}"]
-        between = self._expression(Tree("expansions", [Tree("expansion", way.children[1:-1]) for way in doubled]))
+        between = self._expression(Tree("expansions", [Tree("expansion", each.children[1:-1]) for each in doubled]))
         return [f"r_{name}: p_{name} ({between} p_{name})*", f"p_{name}: {others}"]
 
     def _expression(self, node: Any) -> str:
         """Return a part of a rule."""
         match node.data, node.children:
-            case ("expansions", ways):
-                return f"({' | '.join(map(self._expression, filter(self._matches.has_text, ways)))})"
+            case ("expansions", alternatives):
+                return f"({' | '.join(map(self._expression, filter(self._matches.has_text, alternatives)))})"
             case ("expansion", parts):
                 return " ".join(map(self._expression, parts)) or '""'
             case ("alias", [inner, _]):
@@ -191,11 +191,11 @@ def _bare(node: Any) -> Any:
     return node
 
 
-def _is_doubled(way: Any, name: str) -> bool:
+def _is_doubled(alternative: Any, name: str) -> bool:
     """Return True if an alternative of a rule begins and ends with that rule itself."""
-    if way.data != "expansion" or len(way.children) < 2:
+    if alternative.data != "expansion" or len(alternative.children) < 2:
         return False
-    ends = map(_bare, (way.children[0], way.children[-1]))
+    ends = map(_bare, (alternative.children[0], alternative.children[-1]))
     return all(part.data == "name" and part.children == [Token("RULE", name)] for part in ends)
 
 

@@ -80,8 +80,8 @@ class Definition:
     def _terminal(self, node: Any, scope: Mapping[str, Tree[Token]]) -> _Terminal:
         """Parse a part of a terminal; ``scope`` defines the terminals that it refers to."""
         match node.data, node.children:
-            case ("expansions", ways):
-                return _alternatives([self._terminal(way, scope) for way in ways])
+            case ("expansions", alternatives):
+                return _alternatives([self._terminal(each, scope) for each in alternatives])
             case ("expansion", parts):
                 found = [self._terminal(part, scope) for part in parts]
                 size = bounded(sum(part.size for part in found))
@@ -216,9 +216,9 @@ def _repetition(part: _Terminal, least: int, most: int | None) -> _Terminal:
     return _Terminal([(sre.MAX_REPEAT, (least, sre.MAXREPEAT if most is None else most, part.items))], part.size + 1)
 
 
-def _alternatives(ways: list[_Terminal]) -> _Terminal:
-    size = bounded(1 + sum(way.size for way in ways))
-    return _Terminal([(sre.BRANCH, (None, [way.items for way in ways]))], size)
+def _alternatives(alternatives: list[_Terminal]) -> _Terminal:
+    size = bounded(1 + sum(each.size for each in alternatives))
+    return _Terminal([(sre.BRANCH, (None, [each.items for each in alternatives]))], size)
 
 
 def bounded(size: int) -> int:

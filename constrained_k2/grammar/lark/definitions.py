@@ -12,9 +12,9 @@ class Definitions:
         """Return the name of the terminal with a given body."""
         return self._terminals.setdefault(expression, f"T{len(self._terminals)}")
 
-    def choice(self, ways: list[str]) -> str:
+    def choice(self, alternatives: list[str]) -> str:
         """Return the name of a rule with the given alternatives."""
-        return self._choices.setdefault(" | ".join(ways), f"a{len(self._choices)}")
+        return self._choices.setdefault(" | ".join(alternatives), f"a{len(self._choices)}")
 
     def lines(self) -> list[str]:
         """Return the definitions, the choices first."""

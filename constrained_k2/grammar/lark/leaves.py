@@ -88,13 +88,13 @@ def _multiples(shape: Number) -> str:
     _, decimals = without_point(shape.multiple)
     fewer = range(1, decimals) if decimals <= _MAX_DECIMALS else ()
     steps = [*(common_multiple(shape.multiple, Fraction(1, 10**count)) for count in fewer), shape.multiple]
-    ways = []
+    alternatives = []
     for step in steps:
         number = tighten(Number(low=low, high=high, multiple=step))
         if number is not None and number.low is not None and is_read_exactly(step):
             schema = {"type": kind, "minimum": decimal(number.low), "multipleOf": decimal(step)}
-            ways.append(_builtin(schema if number.high is None else schema | {"maximum": decimal(number.high)}))
-    return ways[0] if len(ways) == 1 else f"({' | '.join(ways)})"
+            alternatives.append(_builtin(schema if number.high is None else schema | {"maximum": decimal(number.high)}))
+    return alternatives[0] if len(alternatives) == 1 else f"({' | '.join(alternatives)})"
 
 
 def _builtin(schema: dict[str, Any]) -> str:
@@ -118,12 +118,12 @@ def _in_parts(definitions: Definitions, shape: String, character: str) -> str:
     character of a terminal, and 250,000 at most.
     """
     parts, more = divmod(shape.shortest, _PART)
-    ways: list[tuple[int, int, int, int | None]] = [(parts, parts, more, None)]
+    alternatives: list[tuple[int, int, int, int | None]] = [(parts, parts, more, None)]
     if shape.longest is not None:
         most, rest = divmod(shape.longest, _PART)
-        ways = [(parts, parts, more, rest)]
+        alternatives = [(parts, parts, more, rest)]
         if parts < most:
-            ways = [(parts, parts, more, _PART - 1), (parts + 1, most - 1, 0, _PART - 1), (most, most, 0, rest)]
+            alternatives = [(parts, parts, more, _PART - 1), (parts + 1, most - 1, 0, _PART - 1), (most, most, 0, rest)]
 
     def several(least: int, most: int | None) -> str:
         text = definitions.terminal(f"/{character}{{{max(least, 1)},{'' if most is None else most}}}/")
@@ -133,7 +133,7 @@ def _in_parts(definitions: Definitions, shape: String, character: str) -> str:
         [
             " ".join([f"{several(_PART, _PART)}{{{low},{high}}}"] * (high > 0) + [several(least, most)] * (most != 0))
             or '""'
-            for low, high, least, most in ways
+            for low, high, least, most in alternatives
             if low <= high
         ]
     )

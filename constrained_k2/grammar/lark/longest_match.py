@@ -19,7 +19,7 @@ from constrained_k2.grammar.lark.definition import Definition, repeat_counts
 from constrained_k2.grammar.patterns.characters import Ranges, Untranslatable, common, complement
 from constrained_k2.grammar.patterns.states import PatternStates, TooManyStates
 from constrained_k2.grammar.patterns.tree import Items
-from constrained_k2.grammar.patterns.ways import END, START
+from constrained_k2.grammar.patterns.unfolding import END, START
 from constrained_k2.grammar.spelling import TOP, Spelling
 from constrained_k2.threads.interruptible import check_deadline
 
@@ -127,10 +127,10 @@ class LongestMatch:
 
     def _of(self, node: Any) -> Ends:
         match node.data, node.children:
-            case ("expansions", ways):
+            case ("expansions", alternatives):
                 ends = _NO_TEXT
-                for way in ways:
-                    ends = _either(ends, self._of(way))
+                for each in alternatives:
+                    ends = _either(ends, self._of(each))
                 return ends
             case ("expansion", parts):
                 ends = _EMPTY

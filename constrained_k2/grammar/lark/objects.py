@@ -54,13 +54,13 @@ def object_body(rules: Rules, plan: ObjectPlan, name: str, form: ObjectForm = JS
         rules.helpers.append(f"{name}_kv::_: {form.head}{name}_m::_")
     rules.helpers += [
         f"{name}_{'m' if form.head else 'kv'}::_: "
-        + "\n  | ".join(f"{way} {name}_r::{after}" for way, after in members),
+        + "\n  | ".join(f"{each} {name}_r::{after}" for each, after in members),
         f"{name}_r::_: {ends}{form.comma}{name}_kv::_{only_if(_another(plan))}",
     ]
     if not plan.leading:
         return f"{form.opening}{name}_f::0x0"
-    leading = (way for one in plan.leading for way in form.members(rules, form.key(one.key), one.node))
-    return f"{form.opening}{''.join(f'{form.head}{way} {form.comma}' for way in leading)}{name}_kv::0x0"
+    leading = (each for one in plan.leading for each in form.members(rules, form.key(one.key), one.node))
+    return f"{form.opening}{''.join(f'{form.head}{each} {form.comma}' for each in leading)}{name}_kv::0x0"
 
 
 def _members(rules: Rules, plan: ObjectPlan, form: ObjectForm) -> Iterator[tuple[str, str]]:
@@ -72,17 +72,17 @@ def _members(rules: Rules, plan: ObjectPlan, form: ObjectForm) -> Iterator[tuple
             conditions += room
         own = 0 if member.bit is None else 1 << member.bit
         after = f"{_setting(own | member.wanted)}{only_if(conditions)}"
-        for way in form.members(rules, form.key(member.key), member.node):
-            yield way, after
+        for each in form.members(rules, form.key(member.key), member.node):
+            yield each, after
 
 
 def _extras(rules: Rules, plan: ObjectPlan, keys: list[str], form: ObjectForm) -> Iterator[tuple[str, str]]:
     """Yield the alternatives for members under undeclared keys. If such members count, the n-th sets the n-th slot."""
     for extra, text in zip(plan.extras, keys, strict=True):
-        ways = form.members(rules, text, extra.node)
+        alternatives = form.members(rules, text, extra.node)
         for after in _after_extra(plan, extra):
-            for way in ways:
-                yield way, after
+            for each in alternatives:
+                yield each, after
 
 
 def _after_extra(plan: ObjectPlan, extra: Extra) -> Iterator[str]:
@@ -122,6 +122,6 @@ def _another(plan: ObjectPlan) -> list[str]:
         return []
     required, room, end = plan.required, plan.room, plan.tracked + plan.slots
     limit = end - required if room is None else room if plan.extras else min(end - required, room)
-    ways = [count_below(f"[0:{required}]", required)] if required else []
-    ways += [count_below(f"[{required}:{end}]", limit)] if limit else []
-    return [ways[0] if len(ways) == 1 else f"or({ways[0]}, {ways[1]})"]
+    alternatives = [count_below(f"[0:{required}]", required)] if required else []
+    alternatives += [count_below(f"[{required}:{end}]", limit)] if limit else []
+    return [alternatives[0] if len(alternatives) == 1 else f"or({alternatives[0]}, {alternatives[1]})"]

@@ -22,8 +22,8 @@ def print_plan(plan: Plan) -> str:
     while rules.waiting:
         number = rules.waiting.pop()
         name = rules.names[number]
-        ways = [_body(rules, number, index, name) for index in range(len(plan.nodes[number].alternatives))]
-        lines.append(f"{name}: {rules.union(number, ways)}")
+        alternatives = [_body(rules, number, index, name) for index in range(len(plan.nodes[number].alternatives))]
+        lines.append(f"{name}: {rules.union(number, alternatives)}")
     header = [NO_FORCING] if plan.is_xtml or plan.has_long_texts else []
     body = "\n".join([*header, *lines, *rules.helpers, *rules.lines()])
     preface = preamble(body, SIGN_APART if plan.signs_apart else NUMBER)

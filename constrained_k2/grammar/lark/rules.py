@@ -27,10 +27,10 @@ class Rules(Definitions):
         """Return the rule body of an alternative of a node; empty if the terminal of the node's strings includes it."""
         return leaf_body(self, self.plan.nodes[number], leaf, signs_apart=self.plan.signs_apart)
 
-    def union(self, number: int, ways: list[str]) -> str:
-        """Return the body of a node's rule: the alternatives ``ways`` and the terminal of the node's joined strings."""
+    def union(self, number: int, alternatives: list[str]) -> str:
+        """Return the body of a node's rule: ``alternatives`` and the terminal of the node's joined strings."""
         strings = self.plan.nodes[number].strings
-        return " | ".join([*dict.fromkeys(filter(None, ways)), *([self.terminal(strings)] if strings else [])])
+        return " | ".join([*dict.fromkeys(filter(None, alternatives)), *([self.terminal(strings)] if strings else [])])
 
     def _leaf(self, number: int) -> str:
         """Return the name of a rule or terminal; empty for a node with objects or arrays, whose rule is added later."""

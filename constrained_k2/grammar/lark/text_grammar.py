@@ -22,7 +22,7 @@ from constrained_k2.grammar.patterns.rests import liked, shortest_rest
 from constrained_k2.grammar.patterns.rust import parse_rust
 from constrained_k2.grammar.patterns.states import PatternStates, TooManyStates
 from constrained_k2.grammar.patterns.tree import Items, width
-from constrained_k2.grammar.patterns.ways import END, START
+from constrained_k2.grammar.patterns.unfolding import END, START
 from constrained_k2.grammar.spelling import TOP
 
 _MAX_SLOTS, _MAX_TERMINALS = 1 << 13, 256
@@ -209,9 +209,9 @@ class TextGrammar:
                 whole = self.lengths[to] + (self.terminals[terminal].shortest if terminal >= 0 else 0)
                 whole += 0 if rule is None else self.lengths[rule] if {rule, to} <= done else inf
                 is_empty = terminal < 0 and rule is None
-                way = self._shortest.get(to, _END) if is_empty else (terminal, rule, to)
+                each = self._shortest.get(to, _END) if is_empty else (terminal, rule, to)
                 if whole < self.lengths[earlier]:
-                    self.lengths[earlier], self._shortest[earlier] = whole, way
+                    self.lengths[earlier], self._shortest[earlier] = whole, each
                     heappush(waiting, (whole, earlier))
 
 
@@ -283,9 +283,9 @@ class _Builder:
     def _expression(self, node: Any, first: int, last: int) -> None:
         """Add the transitions of a part of a rule's body, from slot ``first`` to slot ``last``."""
         match node.data, node.children:
-            case ("expansions", ways):
-                for way in ways:
-                    self._expression(way, first, last)
+            case ("expansions", alternatives):
+                for each in alternatives:
+                    self._expression(each, first, last)
             case ("expansion", parts):
                 for part in parts:
                     after = self._slot()

@@ -32,17 +32,17 @@ class _Caller:
 
     Attributes:
         rule: The rule's first slot.
-        ways: The slots at which the text may continue after the rule, each with the open rule that contains it.
+        continuations: The slots where the text may continue after the rule, each with the open rule that contains it.
         length: Characters of the shortest text from this rule's end to the end of the whole text.
         behind: The first slot on the way to that end that needs more text, with its open rule; None if no slot does.
         depth: The number of slots on the way to that end that need more text.
     """
 
-    __slots__ = ("__weakref__", "behind", "depth", "length", "rule", "ways")
+    __slots__ = ("__weakref__", "behind", "continuations", "depth", "length", "rule")
 
     def __init__(self, rule: int) -> None:
         self.rule = rule
-        self.ways: dict[tuple[int, _Caller], None] = {}
+        self.continuations: dict[tuple[int, _Caller], None] = {}
         self.length: float = inf
         self.behind: tuple[int, _Caller] | None = None
         self.depth = 0
@@ -59,7 +59,7 @@ class _Text(NamedTuple):
     grammar: TextGrammar
     terminals: list[Terminal]
     escaped: Container[str]
-    callers: WeakValueDictionary[Any, _Caller]  # interned, by their rule and ways
+    callers: WeakValueDictionary[Any, _Caller]  # interned, by their rule and continuations
 
 
 def begun_text(grammar: TextGrammar, escaped: Container[str] = ()) -> "TextState":
@@ -232,7 +232,7 @@ class TextState:
             found |= dict.fromkeys((terminal, behind, caller) for terminal, behind in moves.terminals)
             if moves.ends:
                 ended.add(caller)
-                go(list(caller.ways))
+                go(list(caller.continuations))
             for rule, behind in moves.rules:
                 callee = callees.get(rule)
                 if callee is None:
@@ -241,13 +241,15 @@ class TextState:
                     go([(rule, callee)])
                 # Tail call: after the last part of a rule comes what follows that rule, so the stack does not grow.
                 # A rule that calls itself last need not return to itself.
-                ways = [(behind, caller)]
-                if grammar.moves(behind).only_ends and caller.ways and caller not in new:
-                    ways = [way for way in caller.ways if way[1] is not caller or rule != caller.rule]
-                callee.ways |= dict.fromkeys(ways)
-                steps += len(ways)
+                continuations = [(behind, caller)]
+                if grammar.moves(behind).only_ends and caller.continuations and caller not in new:
+                    continuations = [
+                        each for each in caller.continuations if each[1] is not caller or rule != caller.rule
+                    ]
+                callee.continuations |= dict.fromkeys(continuations)
+                steps += len(continuations)
                 if callee in ended:
-                    go(ways)
+                    go(continuations)
         known = self._interned(callees.values())
         self._measure([callee for callee in callees.values() if callee not in known])
         return list(dict.fromkeys((one, to, known.get(caller, caller)) for one, to, caller in found)), steps
@@ -257,15 +259,15 @@ class TextState:
         known, left = dict[_Caller, _Caller](), set(callees)
         for callee in callees:
             left.remove(callee)
-            callee.ways = {(to, known.get(caller, caller)): None for to, caller in callee.ways}
-            if any(caller in left for _, caller in callee.ways):
+            callee.continuations = {(to, known.get(caller, caller)): None for to, caller in callee.continuations}
+            if any(caller in left for _, caller in callee.continuations):
                 continue
-            ways = frozenset((to, None if caller is callee else caller) for to, caller in callee.ways)
-            found = self._text.callers.setdefault((callee.rule, ways), callee)
+            continuations = frozenset((to, None if caller is callee else caller) for to, caller in callee.continuations)
+            found = self._text.callers.setdefault((callee.rule, continuations), callee)
             if found is not callee:
                 known[callee] = found
         for callee in callees:
-            callee.ways = {(to, known.get(caller, caller)): None for to, caller in callee.ways}
+            callee.continuations = {(to, known.get(caller, caller)): None for to, caller in callee.continuations}
         return known
 
     def _measure(self, callees: Iterable[_Caller]) -> None:
@@ -273,7 +275,7 @@ class TextState:
         lengths, number = self._text.grammar.lengths, count()
         behind_of = defaultdict[_Caller, list[tuple[_Caller, int]]](list)
         for callee in callees:
-            for behind, caller in callee.ways:
+            for behind, caller in callee.continuations:
                 behind_of[caller].append((callee, behind))
         waiting = [(caller.length, next(number), caller) for caller in behind_of if caller.length < inf]
         heapify(waiting)

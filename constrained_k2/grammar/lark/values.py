@@ -40,8 +40,8 @@ def _any_order(members: list[str], rule: Callable[[list[str]], str]) -> str:
     if len(members) < 2:
         return "".join(members)
     rests = ([other for other in members if other != one] for one in members)
-    ways = zip(members, rests, strict=True)
-    return rule([f'{one} ws "," ws {_any_order(rest, rule)}' for one, rest in ways])
+    alternatives = zip(members, rests, strict=True)
+    return rule([f'{one} ws "," ws {_any_order(rest, rule)}' for one, rest in alternatives])
 
 
 def _bracketed(opening: str, parts: Iterable[str], closing: str) -> str:

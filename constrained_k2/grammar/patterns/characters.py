@@ -73,10 +73,10 @@ def _one_character(ranges: tuple[tuple[int, int], ...], form: Spelling) -> str:
     raw = raw_class([(low, high) for low, high in ranges if low != high or not property_of(low)], form)
     if raw or properties:
         raw = f"[{''.join(properties)}{raw[1:-1]}]"
-    ways = [*filter(None, (raw,)), *(form.escapes[code] for code in escaped)]
-    if not ways:
+    alternatives = [*filter(None, (raw,)), *(form.escapes[code] for code in escaped)]
+    if not alternatives:
         raise Untranslatable("an empty class")
-    return f"(?:{'|'.join(ways)})"
+    return f"(?:{'|'.join(alternatives)})"
 
 
 def character_but(excluded: str) -> str:

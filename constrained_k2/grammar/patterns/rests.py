@@ -72,7 +72,7 @@ def _plain(items: Items) -> Items:
 
 def _without(item: Item) -> Items:
     operation, argument = item
-    inner = [_plain(way) for way in parts(item)]
+    inner = [_plain(step) for step in parts(item)]
     if operation is sre.BRANCH:
         return [(operation, (None, inner))]
     if operation is sre.SUBPATTERN or operation in REPEATS:
@@ -95,7 +95,7 @@ def liked(ranges: Ranges) -> str:
 
 def _written(place: _Place, came: dict[_Place, tuple[_Place, str] | None]) -> str:
     characters = []
-    while (way := came[place]) is not None:
-        place, character = way
+    while (step := came[place]) is not None:
+        place, character = step
         characters.append(character)
     return "".join(reversed(characters))

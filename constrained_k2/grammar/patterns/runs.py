@@ -16,7 +16,7 @@ from typing import NamedTuple
 from constrained_k2.grammar.patterns.characters import Ranges, Untranslatable, common, complement, ranges_of, raw_class
 from constrained_k2.grammar.patterns.states import PatternStates, TooManyStates
 from constrained_k2.grammar.patterns.tree import Items, parts
-from constrained_k2.grammar.patterns.ways import END, START
+from constrained_k2.grammar.patterns.unfolding import END, START
 from constrained_k2.grammar.spelling import Spelling
 from constrained_k2.threads.interruptible import check_deadline
 
@@ -77,7 +77,7 @@ def run_rules(items: Items, form: Spelling, name: str, terminal: Callable[[str],
         steps = _steps(PatternStates([START, *items, END]), form, alike)
     except TooManyStates:
         raise Untranslatable("too many states") from None
-    begins = {steps.first, *(to for ways in steps.single.values() for to in ways)}
+    begins = {steps.first, *(to for alternatives in steps.single.values() for to in alternatives)}
     runs = _whole_runs(begins, steps)
     if runs is not None:
         return _lines(steps, _named(runs, terminal), name, terminal)
@@ -109,13 +109,15 @@ def _lines(
 
     rules = {name: behind("", steps.first)}
     for state in sorted(inner):
-        ways = [way for to, one in single.get(state, {}).items() for way in behind(one, to)]
+        alternatives = [each for to, one in single.get(state, {}).items() for each in behind(one, to)]
         if are_chunks:  # after a chunk, the run may continue
-            ways += (named(run, to) for to, run in runs.get(state, {}).items())
-        rules[f"{name}_{state}"] = [*[""] * (state in ends), *ways]
+            alternatives += (named(run, to) for to, run in runs.get(state, {}).items())
+        rules[f"{name}_{state}"] = [*[""] * (state in ends), *alternatives]
     if not all(rules.values()):
         raise Untranslatable("an empty class")
-    return [f"{left}: {' | '.join(way or chr(34) * 2 for way in ways)}" for left, ways in rules.items()]
+    return [
+        f"{left}: {' | '.join(each or chr(34) * 2 for each in alternatives)}" for left, alternatives in rules.items()
+    ]
 
 
 def _steps(states: PatternStates, form: Spelling, alike: Ranges) -> _Steps:
@@ -132,10 +134,10 @@ def _steps(states: PatternStates, form: Spelling, alike: Ranges) -> _Steps:
                 inside, begun = (common(ranges, complement(alike)), common(ranges, alike)) if alike else (ranges, [])
                 begins = [*_escapes(ranges, form), *filter(None, [raw_class(begun, form)])]
                 spelled[id(ranges)] = [*filter(None, [raw_class(inside, form)])], begins
-            for steps, ways in zip((plain, single), spelled[id(ranges)], strict=True):
-                if ways:
+            for steps, alternatives in zip((plain, single), spelled[id(ranges)], strict=True):
+                if alternatives:
                     known = steps[state].setdefault(to, [])
-                    known += (way for way in ways if way not in known)
+                    known += (each for each in alternatives if each not in known)
             if to not in seen:
                 seen.add(to)
                 waiting.append(to)
@@ -146,11 +148,13 @@ def _steps(states: PatternStates, form: Spelling, alike: Ranges) -> _Steps:
 
 def _named(edges: _Edges, terminal: Callable[[str], str]) -> _Edges:
     """Replace regexes by the names of their terminals."""
-    return {state: {to: terminal(f"/{text}/") for to, text in ways.items()} for state, ways in edges.items()}
+    return {
+        state: {to: terminal(f"/{text}/") for to, text in alternatives.items()} for state, alternatives in edges.items()
+    }
 
 
 def _joined(steps: dict[int, dict[int, list[str]]]) -> _Edges:
-    return {state: {to: _either(ways) for to, ways in after.items()} for state, after in steps.items()}
+    return {state: {to: _either(alternatives) for to, alternatives in after.items()} for state, after in steps.items()}
 
 
 def _escapes(ranges: Ranges, form: Spelling) -> list[str]:
@@ -195,15 +199,15 @@ def _chunks(first: int, steps: _Steps) -> dict[int, str]:
             level[to] = texts if len(texts) == 1 else [("", whole, 1)]
             if size == _CHUNK or to in exits:
                 found[to].append(whole)
-    return {to: _any_body(ways) for to, ways in found.items()}
+    return {to: _any_body(alternatives) for to, alternatives in found.items()}
 
 
 def _counted(text: str, last: str, count: int) -> str:
     return f"{text} {last}{f'{{{count}}}' if count > 1 else ''}".strip()
 
 
-def _any_body(ways: list[str]) -> str:
-    return ways[0] if len(ways) == 1 else f"({' | '.join(ways)})"
+def _any_body(alternatives: list[str]) -> str:
+    return alternatives[0] if len(alternatives) == 1 else f"({' | '.join(alternatives)})"
 
 
 def _runs(first: int, plain: _Edges, exits: Iterable[int]) -> dict[int, str] | None:
@@ -235,9 +239,9 @@ def _runs(first: int, plain: _Edges, exits: Iterable[int]) -> dict[int, str] | N
         for source in before.pop(state) - {state}:
             head = edges[source].pop(state)
             for to, tail in after.items():
-                way = f"{head}{again}{tail}"
+                each = f"{head}{again}{tail}"
                 known = edges[source].get(to)
-                edges[source][to] = way if known is None or known == way else _either([known, way])
+                edges[source][to] = each if known is None or known == each else _either([known, each])
                 before[to].add(source)
                 work += len(edges[source][to])
                 if work > _MAX_WORK or len(edges[source][to]) > _MAX_TEXT:
@@ -247,5 +251,5 @@ def _runs(first: int, plain: _Edges, exits: Iterable[int]) -> dict[int, str] | N
     return {sinks[to]: run for to, run in edges[-1].items()}
 
 
-def _either(ways: list[str]) -> str:
-    return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
+def _either(alternatives: list[str]) -> str:
+    return alternatives[0] if len(alternatives) == 1 else f"(?:{'|'.join(alternatives)})"

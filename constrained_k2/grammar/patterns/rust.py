@@ -17,7 +17,7 @@ from typing import Any
 
 from constrained_k2.grammar.patterns.characters import Ranges, Untranslatable, complement
 from constrained_k2.grammar.patterns.tree import LOOKS, REPEATS, Item, Items, parts, walk, without_flags
-from constrained_k2.grammar.patterns.ways import END, START
+from constrained_k2.grammar.patterns.unfolding import END, START
 from constrained_k2.grammar.spelling import TOP
 
 # Syntax of the dialect that Python's parser does not read, or reads as something else.
@@ -188,7 +188,7 @@ def _without_ends(items: Items, anchor: Item, end: Any) -> Items:
     if last == anchor:
         return _without_ends(rest, anchor, end)
     if last[0] is sre.BRANCH:
-        new: Item = sre.BRANCH, (None, [_without_ends(way, anchor, end) for way in last[1][1]])
+        new: Item = sre.BRANCH, (None, [_without_ends(each, anchor, end) for each in last[1][1]])
     elif last[0] is sre.SUBPATTERN:
         new = sre.SUBPATTERN, (*last[1][:-1], _without_ends(last[1][3], anchor, end))
     else:

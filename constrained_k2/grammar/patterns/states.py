@@ -116,7 +116,7 @@ class PatternStates:
         number, rest = self._terms[term]
         kind, *arguments = self._items[number]
         if kind == "alternatives":
-            return any(self._may_end(self._before(way, rest), seen) for way in arguments[0])
+            return any(self._may_end(self._before(each, rest), seen) for each in arguments[0])
         if kind == "repetition" and arguments[1]:
             return self._may_end(self._before(arguments[0], rest), seen)  # all iterations can be empty if one can
         return kind != "character" and self._may_end(rest, seen)
@@ -164,8 +164,8 @@ class PatternStates:
         if kind == "character":
             moves.append((arguments[0], rest))
         elif kind == "alternatives":
-            for way in arguments[0]:
-                self._expand(self._before(way, rest), moves, expanding)
+            for each in arguments[0]:
+                self._expand(self._before(each, rest), moves, expanding)
         elif kind == "repetition":
             inner, least, most = arguments
             if not least:
@@ -245,8 +245,8 @@ def _beginnings(items: Items) -> Iterator[tuple[bool, Items]]:
     if items and items[0] == _START:
         yield True, items[1:]
     elif items and items[0][0] in _GROUPS and _START in walk(items[:1]):
-        for way in parts(items[0]):
-            yield from _beginnings([*way, *items[1:]])
+        for each in parts(items[0]):
+            yield from _beginnings([*each, *items[1:]])
     else:
         yield False, items
 

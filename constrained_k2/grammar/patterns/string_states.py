@@ -67,7 +67,7 @@ class StringState:
         return state
 
 
-class _Way:
+class _Alternative:
     """One shape of a node's strings, with the DFAs of its patterns."""
 
     def __init__(self, shape: String) -> None:
@@ -150,19 +150,22 @@ class StringStates:
         ]
         if len(patterns) > _MAX_PATTERNS or sum(map(len, patterns)) > _MAX_PATTERN_TEXT:
             raise TooManyStates
-        self._ways = [_Way(shape) for shape in shapes if isinstance(shape, String)]
-        excluded = (way.shape.excluded for way in self._ways)
+        self._alternatives = [_Alternative(shape) for shape in shapes if isinstance(shape, String)]
+        excluded = (each.shape.excluded for each in self._alternatives)
         values = (shape.value for shape in shapes if isinstance(shape, ListedValue))
         self._listed = sorted({value for value in values if isinstance(value, str)}.union(*excluded))
-        self.counts_only = not self._listed and not any(way.patterns for way in self._ways)
-        free = sum(way.shape == String(shortest=way.shape.shortest, longest=way.shape.longest) for way in self._ways)
-        self.is_mixed = bool(free) and (free < len(self._ways) or bool(self._listed))
+        self.counts_only = not self._listed and not any(each.patterns for each in self._alternatives)
+        free = sum(
+            each.shape == String(shortest=each.shape.shortest, longest=each.shape.longest)
+            for each in self._alternatives
+        )
+        self.is_mixed = bool(free) and (free < len(self._alternatives) or bool(self._listed))
         self._lengths = lengths
         self._charge = charge
         self._charged = 0
         self._states: dict[tuple[Any, ...], StringState] = {}
         self._representatives: dict[tuple[Any, ...], StringState] = {}
-        self.start = self._state((self._beginning(""), *(way.start() for way in self._ways)), "")
+        self.start = self._state((self._beginning(""), *(each.start() for each in self._alternatives)), "")
 
     def after(self, state: StringState, character: str) -> StringState | None:
         """Return the state after one more character; None if it is not tracked."""
@@ -170,7 +173,7 @@ class StringStates:
         if beginning is not None:
             beginning = self._beginning(beginning + character)
         try:
-            after = [way.after(part, character) for way, part in zip(self._ways, parts, strict=True)]
+            after = [each.after(part, character) for each, part in zip(self._alternatives, parts, strict=True)]
             text = None if state.text is None or len(state.text) >= _MAX_TEXT else state.text + character
             return self._state((beginning, *after), text)
         except (TooManyStates, Untranslatable, RecursionError):
@@ -181,7 +184,10 @@ class StringStates:
 
         None if it is not tracked.
         """
-        parts = (None, *(way.longer(part, more) for way, part in zip(self._ways, state.parts[1:], strict=True)))
+        parts = (
+            None,
+            *(each.longer(part, more) for each, part in zip(self._alternatives, state.parts[1:], strict=True)),
+        )
         try:
             return self._states.get(parts) or self._state(parts)
         except TooManyStates:
@@ -204,8 +210,8 @@ class StringStates:
                 raise TooManyStates
             state = StringState(self, parts, text)
             try:
-                pairs = zip(self._ways, parts[1:], strict=True)
-                key = (parts[0], *(way.key(part, self._lengths) for way, part in pairs))
+                pairs = zip(self._alternatives, parts[1:], strict=True)
+                key = (parts[0], *(each.key(part, self._lengths) for each, part in pairs))
             except TooManyStates:
                 state.representative = None
             else:
@@ -214,7 +220,9 @@ class StringStates:
                 if key != parts and self.counts_only:
                     return state
             state = self._states.setdefault(parts, state)
-            spent = _STATE_BYTES * len(self._states) + sum(own.cost_bytes for way in self._ways for own in way.own)
+            spent = _STATE_BYTES * len(self._states) + sum(
+                own.cost_bytes for each in self._alternatives for own in each.own
+            )
             grown, self._charged = spent - self._charged, spent
             self._charge(grown)
         return state

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from constrained_k2.grammar.patterns.characters import Untranslatable
 from constrained_k2.grammar.patterns.tree import REPEATS, nested_count, parse, parts, plain, values
-from constrained_k2.grammar.patterns.ways import END, START, Unfolding, without_anchors
+from constrained_k2.grammar.patterns.unfolding import END, START, Unfolding, without_anchors
 from constrained_k2.grammar.spelling import JSON, Spelling
 
 _MANY_TURNS = 512
@@ -30,11 +30,11 @@ def found_anywhere(pattern: str, form: Spelling = JSON) -> str:
     Raises:
         Untranslatable: The pattern has no such expression.
     """
-    ways = spelled_ways(pattern, form)
-    return regex("|".join(f"{form.quote}{way}{form.quote}" for way in ways)) if ways else _NO_TEXT
+    alternatives = spelled_alternatives(pattern, form)
+    return regex("|".join(f"{form.quote}{each}{form.quote}" for each in alternatives)) if alternatives else _NO_TEXT
 
 
-def spelled_ways(pattern: str, form: Spelling = JSON) -> list[str]:
+def spelled_alternatives(pattern: str, form: Spelling = JSON) -> list[str]:
     """Return alternative regexes, of the text between the quotes, for strings that contain a match of the pattern.
 
     The list is empty if no string can contain a match, as for ``a^``.
@@ -45,8 +45,8 @@ def spelled_ways(pattern: str, form: Spelling = JSON) -> list[str]:
     any_text, found = f"{form.character}*", dict[str, None]()
     try:
         items = parse(pattern)
-        for way in Unfolding(items).ways(items):
-            if (inner := without_anchors(way)) is not None:
+        for each in Unfolding(items).alternatives(items):
+            if (inner := without_anchors(each)) is not None:
                 starts, kept, ends = inner
                 found[f"{'' if starts else any_text}{plain(kept, form)}{'' if ends else any_text}"] = None
     except RecursionError as error:
@@ -63,12 +63,12 @@ def matching_texts(pattern: str, limit: int) -> frozenset[str] | None:
         items = parse(pattern)
     except Untranslatable:
         return None
-    ways = parts(items[0]) if len(items) == 1 and items[0][0] not in REPEATS else [items]
+    alternatives = parts(items[0]) if len(items) == 1 and items[0][0] not in REPEATS else [items]
     found = set[str]()
-    for way in ways or [items]:
-        if len(way) < 2 or way[0] != START or way[-1] != END:
+    for each in alternatives or [items]:
+        if len(each) < 2 or each[0] != START or each[-1] != END:
             return None
-        texts = values(way[1:-1], limit)
+        texts = values(each[1:-1], limit)
         if texts is None:
             return None
         found.update("".join(map(chr, text)) for text in texts)

@@ -88,7 +88,7 @@ def _without_flag(operation: Any, argument: Any, flags: int) -> Item:
             raise Untranslatable("inline flags")
         return operation, (group, 0, 0, without_flags(inner, (flags | added) & ~removed))
     if operation is sre.BRANCH:
-        return operation, (None, [without_flags(way, flags) for way in argument[1]])
+        return operation, (None, [without_flags(each, flags) for each in argument[1]])
     if operation in REPEATS:
         return operation, (*argument[:2], without_flags(argument[2], flags))
     return operation, argument
@@ -126,8 +126,8 @@ def width(items: Items) -> tuple[int, float]:
             low *= argument[0]
             high = 0.0 if not high else high * (math.inf if argument[1] is sre.MAXREPEAT else argument[1])
         elif operation in _GROUPS:
-            ways = [width(way) for way in parts((operation, argument))]
-            low, high = min(way[0] for way in ways), max(way[1] for way in ways)
+            alternatives = [width(each) for each in parts((operation, argument))]
+            low, high = min(each[0] for each in alternatives), max(each[1] for each in alternatives)
         least, most = least + low, most + high
     return least, most
 
@@ -147,7 +147,7 @@ def _item(form: Spelling, operation: Any, argument: Any) -> str:
     if operation is sre.IN:
         return one_character(ranges_of(argument), form)
     if operation in _GROUPS:
-        return f"(?:{'|'.join(plain(way, form) for way in parts((operation, argument)))})"
+        return f"(?:{'|'.join(plain(each, form) for each in parts((operation, argument)))})"
     if operation in REPEATS:
         least, most, inner = argument
         return f"(?:{plain(inner, form)}){{{least},{'' if most is sre.MAXREPEAT else most}}}"
@@ -175,9 +175,9 @@ def _values(item: Item, limit: int) -> set[tuple[int, ...]] | None:
             return None
         return {(code,) for low, high in ranges for code in range(low, high + 1)}
     if operation in _GROUPS:
-        ways = [values(way, limit) for way in parts(item)]
-        found = {text for way in ways for text in way or ()}
-        return None if None in ways or len(found) > limit else found
+        alternatives = [values(each, limit) for each in parts(item)]
+        found = {text for each in alternatives for text in each or ()}
+        return None if None in alternatives or len(found) > limit else found
     if operation in REPEATS and argument[1] <= limit and (inner := values(argument[2], limit)) is not None:
         texts: set[tuple[int, ...]] = {()}
         found = set()

@@ -17,7 +17,7 @@ from constrained_k2.grammar.plan.planning import Planning
 from constrained_k2.schema.shapes import Array, Node, negated
 
 _KEYWORDS = ("contains", "minContains", "maxContains")
-_MAX_WAYS = 4000  # max alternatives for the items of all states
+_MAX_ALTERNATIVES = 4000  # max alternatives for the items of all states
 _MAX_CONTAINS = 6
 _State = tuple[int, tuple[int, ...]]
 _Which = tuple[bool, ...]
@@ -26,7 +26,7 @@ _Which = tuple[bool, ...]
 def plan_counted(planning: Planning, shape: Array) -> CountedItems | Wider:
     """Plan the states of an array; return a wider shape if there would be too many."""
     states, without = _States(planning, shape), replace(shape, contains=frozenset())
-    if len(states.wanted) > _MAX_CONTAINS or states.size > _MAX_WAYS:
+    if len(states.wanted) > _MAX_CONTAINS or states.size > _MAX_ALTERNATIVES:
         return Wider(without, _KEYWORDS, "counting the matching items needs too many states")
     found = states.live()
     if not found:
@@ -58,9 +58,9 @@ class _States:
     def live(self) -> dict[_State, dict[_State, list[Node]]]:
         """Return the states that lead to a complete array, each with the items that may follow; the start is first."""
         start: _State = (0, (0,) * len(self.wanted))
-        ways = [list(self._items(node)) for node in self._prefix]
+        alternatives = [list(self._items(node)) for node in self._prefix]
         if self._longest is None or self._longest > len(self._prefix):
-            ways.append(list(self._items(self._shape.rest)))
+            alternatives.append(list(self._items(self._shape.rest)))
         after: dict[_State, dict[_State, list[Node]]] = {}
         before: dict[_State, list[_State]] = {}
         waiting = [start]
@@ -68,7 +68,7 @@ class _States:
             state = waiting.pop()
             if state in after:
                 continue
-            after[state] = self._after(state, ways)
+            after[state] = self._after(state, alternatives)
             for following in after[state]:
                 before.setdefault(following, []).append(state)
                 waiting.append(following)
@@ -83,12 +83,12 @@ class _States:
         kept = sorted(live)
         return {state: {other: nodes for other, nodes in after[state].items() if other in live} for state in kept}
 
-    def _after(self, state: _State, ways: list[list[tuple[_Which, Node]]]) -> dict[_State, list[Node]]:
+    def _after(self, state: _State, alternatives: list[list[tuple[_Which, Node]]]) -> dict[_State, list[Node]]:
         length, counts = state
         found: dict[_State, list[Node]] = {}
-        if length == self._longest or not ways:
+        if length == self._longest or not alternatives:
             return found
-        for which, node in ways[min(length, len(ways) - 1)]:
+        for which, node in alternatives[min(length, len(alternatives) - 1)]:
             more = tuple(count + one for count, one in zip(counts, which, strict=True))
             # Past its cap a clause allows no more, or makes no difference: then another alternative includes this one.
             if all(count <= cap for count, cap in zip(more, self._caps, strict=True)):

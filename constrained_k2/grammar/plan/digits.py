@@ -41,14 +41,14 @@ def number_range(shape: Number) -> str | Wider:
         is_bounded = low is not None or high is not None
         zero = "-0|" if is_bounded and (low or 0) <= 0 <= (high or 0) else ""
         return f"/{zero}{integers(None if low is None else int(low), None if high is None else int(high))}/"
-    ways = []
+    alternatives = []
     if low is not None and low >= -_BEYOND:
-        ways.append(_from(low, is_open=shape.low_open and low == shape.low))
+        alternatives.append(_from(low, is_open=shape.low_open and low == shape.low))
     if high is not None and high <= _BEYOND:
-        ways.append(_to(high, is_open=shape.high_open and high == shape.high))
+        alternatives.append(_to(high, is_open=shape.high_open and high == shape.high))
     if shape.fraction:
-        ways.append(_NO_INTEGER)
-    return " & ".join(ways)
+        alternatives.append(_NO_INTEGER)
+    return " & ".join(alternatives)
 
 
 def _from(low: Fraction, *, is_open: bool) -> str:
@@ -80,20 +80,20 @@ def at_least(low: Fraction, *, is_open: bool) -> str:
     if low >= 0:
         zero = [rf"-0(?:\.0{_ZEROS})?"] if not low and not is_open else []
         return f"(?:{'|'.join([*zero, *_numbers_from(low, is_open=is_open)])})"
-    ways = [f"{integers(0, None)}{_ANY_FRACTION}", *(f"-{way}" for way in _numbers_to(-low, is_open=is_open))]
-    ways += _scientific_from(Fraction(0), is_open=False)
-    return f"(?:{'|'.join(ways)})"
+    alternatives = [f"{integers(0, None)}{_ANY_FRACTION}", *(f"-{each}" for each in _numbers_to(-low, is_open=is_open))]
+    alternatives += _scientific_from(Fraction(0), is_open=False)
+    return f"(?:{'|'.join(alternatives)})"
 
 
 def at_most(high: Fraction, *, is_open: bool) -> str:
     """Return a regex of the numbers that are at most ``high``; below ``high`` if ``is_open``."""
     if high < 0:
-        return f"(?:{'|'.join(f'-{way}' for way in _numbers_from(-high, is_open=is_open))})"
+        return f"(?:{'|'.join(f'-{each}' for each in _numbers_from(-high, is_open=is_open))})"
     above_zero = f"-(?:{'|'.join(_magnitudes_from(Fraction(0), is_open=True))})"
-    ways = [f"-{integers(0, None)}{_ANY_FRACTION}" if high or not is_open else above_zero]
-    ways += [f"-{way}" for way in _scientific_from(Fraction(0), is_open=False)]
-    ways += _numbers_to(high, is_open=is_open)
-    return f"(?:{'|'.join(ways)})"
+    alternatives = [f"-{integers(0, None)}{_ANY_FRACTION}" if high or not is_open else above_zero]
+    alternatives += [f"-{each}" for each in _scientific_from(Fraction(0), is_open=False)]
+    alternatives += _numbers_to(high, is_open=is_open)
+    return f"(?:{'|'.join(alternatives)})"
 
 
 def _numbers_from(low: Fraction, *, is_open: bool) -> list[str]:
@@ -111,8 +111,8 @@ def _scientific_from(low: Fraction, *, is_open: bool) -> list[str]:
     power, whole, fraction = _normalized(low)
     digits = [f"[{whole + 1}-9]{_ANY_FRACTION}"] if whole < 9 else []
     digits += _same_whole_from(whole, fraction, is_open=is_open)
-    ways = [("[1-9]" + _ANY_FRACTION, power + 1, _MAX_EXPONENT), (f"(?:{'|'.join(digits)})", power, power)]
-    return _with_exponents(ways)
+    alternatives = [("[1-9]" + _ANY_FRACTION, power + 1, _MAX_EXPONENT), (f"(?:{'|'.join(digits)})", power, power)]
+    return _with_exponents(alternatives)
 
 
 def _scientific_to(high: Fraction, *, is_open: bool) -> list[str]:
@@ -122,14 +122,14 @@ def _scientific_to(high: Fraction, *, is_open: bool) -> list[str]:
     power, whole, fraction = _normalized(high)
     digits = [f"[1-{whole - 1}]{_ANY_FRACTION}"] if whole > 1 else []
     digits += _same_whole_to(whole, fraction, is_open=is_open)
-    ways = [("[1-9]" + _ANY_FRACTION, -_MAX_EXPONENT, power - 1)]
-    return _with_exponents([*ways, (f"(?:{'|'.join(digits)})", power, power)] if digits else ways)
+    alternatives = [("[1-9]" + _ANY_FRACTION, -_MAX_EXPONENT, power - 1)]
+    return _with_exponents([*alternatives, (f"(?:{'|'.join(digits)})", power, power)] if digits else alternatives)
 
 
-def _with_exponents(ways: list[tuple[str, int, int]]) -> list[str]:
+def _with_exponents(alternatives: list[tuple[str, int, int]]) -> list[str]:
     """Return regexes of numbers with exponents, from (digits, lowest exponent, highest exponent), cut to the limit."""
-    clamped = [(way, max(low, -_MAX_EXPONENT), min(high, _MAX_EXPONENT)) for way, low, high in ways]
-    return [f"{way}[eE]{_exponents(low, high)}" for way, low, high in clamped if low <= high]
+    clamped = [(each, max(low, -_MAX_EXPONENT), min(high, _MAX_EXPONENT)) for each, low, high in alternatives]
+    return [f"{each}[eE]{_exponents(low, high)}" for each, low, high in clamped if low <= high]
 
 
 def _normalized(number: Fraction) -> tuple[int, int, str]:
@@ -141,16 +141,16 @@ def _normalized(number: Fraction) -> tuple[int, int, str]:
 
 def _exponents(low: int, high: int) -> str:
     """Return a regex of the exponents of a range, with or without a plus sign and one zero in front."""
-    ways = [f"-0?{way}" for way in _magnitudes(max(1, -high), -low)] if low < 0 else []
-    ways += [rf"\+?0?{way}" for way in _magnitudes(max(low, 0), high)] if high >= 0 else []
-    return f"(?:{'|'.join(ways)})"
+    alternatives = [f"-0?{each}" for each in _magnitudes(max(1, -high), -low)] if low < 0 else []
+    alternatives += [rf"\+?0?{each}" for each in _magnitudes(max(low, 0), high)] if high >= 0 else []
+    return f"(?:{'|'.join(alternatives)})"
 
 
 def _magnitudes_from(low: Fraction, *, is_open: bool) -> list[str]:
     """Return regexes of the numbers without exponent from a non-negative ``low`` up."""
     whole, fraction = _digits(low)
-    ways = [f"{integers(whole + 1, None)}{_ANY_FRACTION}"] if whole < _LARGEST else []
-    return [*ways, *_same_whole_from(whole, fraction, is_open=is_open)]
+    alternatives = [f"{integers(whole + 1, None)}{_ANY_FRACTION}"] if whole < _LARGEST else []
+    return [*alternatives, *_same_whole_from(whole, fraction, is_open=is_open)]
 
 
 def _same_whole_from(whole: int, fraction: str, *, is_open: bool) -> list[str]:
@@ -158,35 +158,35 @@ def _same_whole_from(whole: int, fraction: str, *, is_open: bool) -> list[str]:
     if not fraction and not is_open:
         return [f"{whole}{_ANY_FRACTION}"]
     more = f"{_ZEROS}[1-9]{_MORE}" if is_open else _MORE
-    return [rf"{whole}\.{fraction}{more}", *(rf"{whole}\.{way}{_MORE}" for way in _greater(fraction))]
+    return [rf"{whole}\.{fraction}{more}", *(rf"{whole}\.{each}{_MORE}" for each in _greater(fraction))]
 
 
 def _magnitudes_to(high: Fraction, *, is_open: bool) -> list[str]:
     """Return regexes of the non-negative numbers without exponent up to ``high``."""
     whole, fraction = _digits(high)
-    ways = [f"{integers(0, whole - 1)}{_ANY_FRACTION}"] if whole else []
-    return [*ways, *_same_whole_to(whole, fraction, is_open=is_open)]
+    alternatives = [f"{integers(0, whole - 1)}{_ANY_FRACTION}"] if whole else []
+    return [*alternatives, *_same_whole_to(whole, fraction, is_open=is_open)]
 
 
 def _same_whole_to(whole: int, fraction: str, *, is_open: bool) -> list[str]:
     """Return regexes of the numbers with this whole part whose decimals are at most ``fraction``."""
-    ways = []
+    alternatives = []
     if not is_open:
-        ways.append(rf"{whole}(?:\.{fraction}{_ZEROS})?" if fraction else rf"{whole}(?:\.0{_ZEROS})?")
+        alternatives.append(rf"{whole}(?:\.{fraction}{_ZEROS})?" if fraction else rf"{whole}(?:\.0{_ZEROS})?")
     if fraction:
-        ways.append(str(whole))
-        ways += [rf"{whole}\.{beginning}" for beginning in _beginnings(fraction)]
-        ways += [rf"{whole}\.{way}{_MORE}" for way in _less(fraction)]
-    return ways
+        alternatives.append(str(whole))
+        alternatives += [rf"{whole}\.{beginning}" for beginning in _beginnings(fraction)]
+        alternatives += [rf"{whole}\.{each}{_MORE}" for each in _less(fraction)]
+    return alternatives
 
 
 def _beginnings(digits: str) -> list[str]:
     """Return regexes of the proper, non-empty prefixes of some digits: one for each run of equal digits."""
-    ways = []
+    alternatives = []
     for digit, start, end in _runs(digits):
         longest = end - start - (end == len(digits))
-        ways += [f"{digits[:start]}{digit}{{1,{longest}}}"] if longest else []
-    return ways
+        alternatives += [f"{digits[:start]}{digit}{{1,{longest}}}"] if longest else []
+    return alternatives
 
 
 def _runs(digits: str) -> list[tuple[str, int, int]]:
@@ -233,18 +233,18 @@ def integers(low: int | None, high: int | None) -> str:
     high = _LARGEST if high is None else min(high, _LARGEST)
     if (low, high) == (-_LARGEST, _LARGEST):
         return f"-?(?:{'|'.join(_magnitudes(0, high))})"
-    ways = [f"-{way}" for way in _magnitudes(max(1, -high), -low)] if low < 0 else []
+    alternatives = [f"-{each}" for each in _magnitudes(max(1, -high), -low)] if low < 0 else []
     if high >= 0:
-        ways += _magnitudes(max(low, 0), high)
-    return f"(?:{'|'.join(ways)})"
+        alternatives += _magnitudes(max(low, 0), high)
+    return f"(?:{'|'.join(alternatives)})"
 
 
 def _magnitudes(low: int, high: int) -> list[str]:
     """Return regexes of the non-negative integers of a range, by number of digits."""
     first, last = str(low), str(high)
     if set(last) == {"9"} and set(first[1:]) <= {"0"} and first[0] in "01":
-        ways = [f"[1-9][0-9]{{{len(first) - 1},{len(last) - 1}}}"]
-        return ["0", *ways] if first == "0" else ways
+        alternatives = [f"[1-9][0-9]{{{len(first) - 1},{len(last) - 1}}}"]
+        return ["0", *alternatives] if first == "0" else alternatives
     if len(first) == len(last):
         return _same_length(first, last)
     between = [f"[1-9][0-9]{{{len(first)},{len(last) - 2}}}"] if len(last) - len(first) > 1 else []
@@ -258,15 +258,19 @@ def _same_length(first: str, last: str) -> list[str]:
     if not first:
         return [prefix]
     rest = len(first) - 1
-    ways: list[str] = []
+    alternatives: list[str] = []
     low, high = int(first[0]), int(last[0])
     if rest and set(first[1:]) != {"0"}:
-        ways += [f"{prefix}{first[0]}{way}" for way in (first[1:], *_padded(_greater_places(first[1:]), rest))]
+        alternatives += [
+            f"{prefix}{first[0]}{each}" for each in (first[1:], *_padded(_greater_places(first[1:]), rest))
+        ]
         low += 1
     if rest and set(last[1:]) != {"9"}:
-        ways += [f"{prefix}{last[0]}{way}" for way in (last[1:], *_padded(_less_places(last[1:]), rest))]
+        alternatives += [f"{prefix}{last[0]}{each}" for each in (last[1:], *_padded(_less_places(last[1:]), rest))]
         high -= 1
-    return [*ways, *_padded([f"{prefix}[{low}-{high}]"], len(prefix) + rest + 1)] if low <= high else ways
+    return (
+        [*alternatives, *_padded([f"{prefix}[{low}-{high}]"], len(prefix) + rest + 1)] if low <= high else alternatives
+    )
 
 
 def _greater_places(digits: str) -> list[str]:
@@ -280,5 +284,5 @@ def _less_places(digits: str) -> list[str]:
 
 def _padded(beginnings: list[str], length: int) -> list[str]:
     """Extend regexes that end in a class of one digit by any further digits, to ``length`` digits in all."""
-    counts = [length - way.index("[") - 1 for way in beginnings]
-    return [f"{way}[0-9]{{{count}}}" if count else way for way, count in zip(beginnings, counts, strict=True)]
+    counts = [length - each.index("[") - 1 for each in beginnings]
+    return [f"{each}[0-9]{{{count}}}" if count else each for each, count in zip(beginnings, counts, strict=True)]

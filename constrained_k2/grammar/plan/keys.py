@@ -48,17 +48,17 @@ def undeclared_keys(  # noqa: PLR0913, PLR0917 - what the keys depend on
     keys = String(patterns=frozenset(found), absent=absent, excluded=frozenset(named))
     allowed = EVERYTHING if shape.names == ANY else normalizer.shapes(shape.names)
     met = [meet(keys, name) for name in allowed if isinstance(name, String)]
-    strings = [way for way in met if isinstance(way, String)]
-    ways, matches = list[str](), normalizer.matches
-    for way in strings:
-        expression = string_expression(way, form)
+    strings = [each for each in met if isinstance(each, String)]
+    alternatives, matches = list[str](), normalizer.matches
+    for each in strings:
+        expression = string_expression(each, form)
         if isinstance(expression, Wider):
             return expression
-        ways.append(expression)
-    values = [way.value for way in allowed if isinstance(way, ListedValue)]
+        alternatives.append(expression)
+    values = [each.value for each in allowed if isinstance(each, ListedValue)]
     texts = [value for value in values if isinstance(value, str) and value not in named]
     listed = [text for text in texts if tuple(pattern for pattern in patterns if matches(pattern, text)) == found]
-    ways += [one_of(sorted(listed), form)] if listed else []
-    expression = " | ".join(ways)
-    is_some = any(map(is_endless, strings)) or (bool(ways) and has_match(expression))
+    alternatives += [one_of(sorted(listed), form)] if listed else []
+    expression = " | ".join(alternatives)
+    is_some = any(map(is_endless, strings)) or (bool(alternatives) and has_match(expression))
     return Keys(expression if is_some else "", any(map(is_long, strings)), tuple(listed))

@@ -188,10 +188,10 @@ class ObjectPlan(Struct, frozen=True, gc=False):
         return bool(self.extras) or any(member.bit is None for member in self.members)
 
     @property
-    def way_count(self) -> int:
+    def alternative_count(self) -> int:
         """The number of alternatives for the object's members."""
-        ways_of_extra = self.slots + (self.room is None)
-        return len(self.leading) + len(self.members) + ways_of_extra * len(self.extras)
+        of_extra = self.slots + (self.room is None)
+        return len(self.leading) + len(self.members) + of_extra * len(self.extras)
 
 
 Leaf = Null | Boolean | ListedValue | StringPlan | NumberPlan

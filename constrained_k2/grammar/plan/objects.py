@@ -98,8 +98,10 @@ def _plan(planning: Planning, shape: Object, number: Callable[[Node], int], form
         if index >= bits.required and bits.room == 0:
             break  # only required keys fit
         bit = index if index < bits.tracked else None
-        ways = [way for way in productivity.named_ways(shape, key) if productivity.is_productive(way.node)]
-        members += [Member(key, number(way.node), bit, bits.mask(way.satisfied)) for way in ways]
+        alternatives = [
+            each for each in productivity.named_alternatives(shape, key) if productivity.is_productive(each.node)
+        ]
+        members += [Member(key, number(each.node), bit, bits.mask(each.satisfied)) for each in alternatives]
     planned = ObjectPlan(
         tuple(Member(key, number(value_node(shape, key)), None) for key in leading),
         tuple(members),
@@ -116,7 +118,7 @@ def _plan(planning: Planning, shape: Object, number: Callable[[Node], int], form
         _in_order(shape, [*leading, *keys]),
     )
     planning.has_open_keys |= planned.has_open_keys
-    planning.member_count += planned.way_count
+    planning.member_count += planned.alternative_count
     return planned
 
 
@@ -149,11 +151,11 @@ def _extras(planning: Planning, shape: Object, form: Spelling) -> list[_Extra] |
         planning.note(("patternProperties",), "narrowed", reason)
     extras: list[_Extra] = []
     for found, node in planning.productivity.extra_nodes(shape):
-        ways = planning.productivity.extra_ways(shape, found, node)
-        fitting = frozenset[Witness]().union(*(way.satisfied for way in ways))
-        for way in ways:
-            if planning.productivity.is_productive(way.node):
-                named = replace(shape, names=way.names)
+        alternatives = planning.productivity.extra_alternatives(shape, found, node)
+        fitting = frozenset[Witness]().union(*(each.satisfied for each in alternatives))
+        for each in alternatives:
+            if planning.productivity.is_productive(each.node):
+                named = replace(shape, names=each.names)
                 keys = _keys(planning, named, found, form)
                 if isinstance(keys, Wider):
                     return keys
@@ -161,7 +163,7 @@ def _extras(planning: Planning, shape: Object, form: Spelling) -> list[_Extra] |
                 if keys.expression:
                     is_hard = named.names != ANY or bool(patterns_of_keys(named))
                     groups = _groups(planning, named, found) if is_hard else ()
-                    given = keys.expression, way.node, way.satisfied, fitting, is_hard, groups, keys.listed
+                    given = keys.expression, each.node, each.satisfied, fitting, is_hard, groups, keys.listed
                     extras.append(_Extra(*given))
         for one in fitting:
             if one.value != ANY:

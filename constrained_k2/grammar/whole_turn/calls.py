@@ -79,8 +79,8 @@ def _calls(spec: ToolCallSpec, wire_format: WireFormat, index: int) -> Iterable[
     yield _alternatives("index::_", [f"digit_{last}::_ %if {length}" for last, length in enumerate(lengths)])
     for place in reversed(range(digits)):
         rest = f" digit_{place - 1}::_" if place else ""
-        ways = [f'"{digit}"{rest} %if eq({_bits(place, place + 1)}, {digit})' for digit in range(10)]
-        yield _alternatives(f"digit_{place}::_", ways)
+        alternatives = [f'"{digit}"{rest} %if eq({_bits(place, place + 1)}, {digit})' for digit in range(10)]
+        yield _alternatives(f"digit_{place}::_", alternatives)
 
 
 def _section(wire_format: WireFormat) -> tuple[str, str]:

@@ -87,15 +87,15 @@ def _sequence(*elements: dict[str, Any]) -> dict[str, Any]:
     return elements[0] if len(elements) == 1 else {"type": "sequence", "elements": list(elements)}
 
 
-def _lead(ways: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def _lead(alternatives: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Return the alternatives for the beginning of a turn; the beginning is optional if an alternative is empty."""
-    some = [parts for parts in ways if parts]
+    some = [parts for parts in alternatives if parts]
     if not some:
         return []
     lead = _either(some)
-    return [{"type": "optional", "content": lead} if [] in ways else lead]
+    return [{"type": "optional", "content": lead} if [] in alternatives else lead]
 
 
-def _either(ways: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    elements = [_sequence(*parts) for parts in ways]
+def _either(alternatives: list[list[dict[str, Any]]]) -> dict[str, Any]:
+    elements = [_sequence(*parts) for parts in alternatives]
     return elements[0] if len(elements) == 1 else {"type": "or", "elements": elements}

@@ -13,7 +13,7 @@ from functools import cache
 
 from constrained_k2.errors import UnsupportedSchema
 from constrained_k2.grammar.patterns.characters import Untranslatable, character_but, complement, raw_class
-from constrained_k2.grammar.patterns.translation import spelled_ways
+from constrained_k2.grammar.patterns.translation import spelled_alternatives
 from constrained_k2.grammar.spelling import CHARACTER, HEX, JSON, spelling
 
 _RAW_TEXT = "(?:\xe9){0}"
@@ -32,7 +32,7 @@ _SYNTAX = frozenset("^$\\.*+?()[]{}|/-")
 
 def found(pattern: str) -> str:
     """Return a regex of the strings that contain a match of a pattern."""
-    return _whole(_ways(pattern))
+    return _whole(_alternatives(pattern))
 
 
 def sized(shortest: int, longest: int | None) -> str:
@@ -55,8 +55,8 @@ def other_keys(names: list[str]) -> str:
     """
     first = _character_but(sorted({name[:1] for name in names} - {""}))
     plain = first.removeprefix("(?:").removesuffix(f"|{_ESCAPE})")
-    ways = [_at_least_one(plain) if plain.endswith("]") else f"{first}{CHARACTER}*"]
-    return _whole(ways if "" in names else [*ways, ""])
+    alternatives = [_at_least_one(plain) if plain.endswith("]") else f"{first}{CHARACTER}*"]
+    return _whole(alternatives if "" in names else [*alternatives, ""])
 
 
 def one_of(words: Iterable[str]) -> str:
@@ -75,24 +75,24 @@ def is_found(pattern: str, text: str) -> bool:
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     try:
-        ways = "|".join(_ways(pattern))
+        alternatives = "|".join(_alternatives(pattern))
     except Untranslatable as error:
         problem = f"the pattern {pattern[:80]!r} cannot be checked: {error}"
         remedy = "Rewrite it without lookaround and back-references"
         raise UnsupportedSchema(problem, "", remedy, "pattern") from error
-    return re.compile(_POINT.sub(lambda point: rf"\U{int(point[1], 16):08x}", ways))
+    return re.compile(_POINT.sub(lambda point: rf"\U{int(point[1], 16):08x}", alternatives))
 
 
-def _ways(pattern: str) -> list[str]:
-    ways = spelled_ways(pattern)
-    if not ways:
+def _alternatives(pattern: str) -> list[str]:
+    alternatives = spelled_alternatives(pattern)
+    if not alternatives:
         raise Untranslatable("it matches no text")
-    return ways
+    return alternatives
 
 
-def _whole(ways: list[str]) -> str:
+def _whole(alternatives: list[str]) -> str:
     """Return the expression in xgrammar's dialect, which has literal code points and matches whole strings."""
-    body = "|".join(ways).replace(f"{CHARACTER}*", _CHARACTERS).replace(CHARACTER, _CHARACTER)
+    body = "|".join(alternatives).replace(f"{CHARACTER}*", _CHARACTERS).replace(CHARACTER, _CHARACTER)
     return f"{_RAW_TEXT}(?:{_POINT.sub(_literal, body)})"
 
 
@@ -118,6 +118,6 @@ def _other(words: list[str]) -> str:
     """Return a regex of the strings that leave the trie of the words, or end inside it at a node that ends no word."""
     branches = {character: [word[1:] for word in words if word.startswith(character)] for word in words
                 for character in word[:1]}  # fmt: skip
-    ways = [f"{_character_but(sorted(branches))}{CHARACTER}*" if branches else f"{CHARACTER}{CHARACTER}*"]
-    ways += [f"{spelling(character, JSON)}{_other(rest)}" for character, rest in sorted(branches.items())]
-    return f"(?:{'|'.join(ways if '' in words else [*ways, ''])})"
+    alternatives = [f"{_character_but(sorted(branches))}{CHARACTER}*" if branches else f"{CHARACTER}{CHARACTER}*"]
+    alternatives += [f"{spelling(character, JSON)}{_other(rest)}" for character, rest in sorted(branches.items())]
+    return f"(?:{'|'.join(alternatives if '' in words else [*alternatives, ''])})"

@@ -76,33 +76,33 @@ class XGrammarWriter:
         while self._waiting:
             node = self._waiting.pop()
             shapes = self._writable(self.productivity.shapes(node))
-            ways = [way for way in (self._shape(node, shape) for shape in shapes) if way is not None]
+            alternatives = [each for each in (self._shape(node, shape) for shape in shapes) if each is not None]
             if self.productivity.is_narrowed(node):
                 self.narrow(node, {"properties"}, REASON)
-            if not ways:
+            if not alternatives:
                 raise self.normalizer.document.unsupported("no value of this schema can be written", min(node)[0])
-            definitions[self._names[node]] = ways[0] if len(ways) == 1 else {"anyOf": ways}
+            definitions[self._names[node]] = alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}
         return start | {"$defs": definitions}
 
     def _writable(self, shapes: Shapes) -> Iterator[Shape]:
         """Yield the shapes that have values. Each witness gets a key; objects whose witnesses get none are left out."""
         for shape in shapes:
             wanted = shape.wanted if isinstance(shape, Object) else frozenset()
-            ways = [shape]
+            alternatives = [shape]
             if isinstance(shape, Object) and wanted:
-                ways = chosen(self.normalizer, shape, self.normalizer.meet, every=True)
-            for way in ways:
-                if isinstance(way, Object) and way.wanted:
+                alternatives = chosen(self.normalizer, shape, self.normalizer.meet, every=True)
+            for each in alternatives:
+                if isinstance(each, Object) and each.wanted:
                     for one in wanted:
                         self.normalizer.notes.add(
                             one.pointer, "narrowed", "negated: no member can be wanted of open keys"
                         )
                     continue
-                if wanted and isinstance(way, Object):
-                    for name in way.required:
-                        self.productivity.analyze(self.normalizer.value_node(way, name))
-                if self.productivity.has_value(way):
-                    yield way
+                if wanted and isinstance(each, Object):
+                    for name in each.required:
+                        self.productivity.analyze(self.normalizer.value_node(each, name))
+                if self.productivity.has_value(each):
+                    yield each
 
     def ref(self, node: Node) -> dict[str, Any]:
         """Return a reference to a productive node."""

@@ -96,9 +96,9 @@ def _conditional(read: Reader, *, holds: bool) -> Shapes:
 
 def _evaluated_by_if(read: Reader, cases: CasesOf) -> Iterator[list[Case]]:
     if "if" in read.schema:
-        ways = ("then", _under(cases, read.at("if"))), ("else", [Case(read.at("if", holds=False))])
-        below = {name: _under(cases, read.at(name)) if name in read.schema else [Case()] for name, _ in ways}
-        yield [one | other for name, conditions in ways for one in conditions for other in below[name]]
+        alternatives = ("then", _under(cases, read.at("if"))), ("else", [Case(read.at("if", holds=False))])
+        below = {name: _under(cases, read.at(name)) if name in read.schema else [Case()] for name, _ in alternatives}
+        yield [one | other for name, conditions in alternatives for one in conditions for other in below[name]]
 
 
 def _absent(key: str, declared: Declared = Declared()) -> Shapes:  # noqa: B008 - frozen

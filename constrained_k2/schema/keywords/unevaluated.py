@@ -47,8 +47,11 @@ def _unevaluated(read: Reader, rows: list[Keyword], keyword: str) -> Shapes:
             named, patterns = (tuple((name, ANY) for name in sorted(names)) for names in (case.names, case.patterns))
             is_free, bound = case.all_properties, Object(maps=frozenset({KeyMap(named, patterns, rest)}))
         else:
-            ways = (rest, *(frozenset({literal}) for literal in sorted(case.contained)))
-            is_free, bound = case.all_items, Array((ANY,) * case.prefix, n.any_node(ways) if len(ways) > 1 else rest)
+            alternatives = (rest, *(frozenset({literal}) for literal in sorted(case.contained)))
+            is_free, bound = (
+                case.all_items,
+                Array((ANY,) * case.prefix, n.any_node(alternatives) if len(alternatives) > 1 else rest),
+            )
         shapes = EVERYTHING if is_free else tuple(bound if shape.kind == bound.kind else shape for shape in EVERYTHING)
         unions.append(n.both(n.shapes(case.node), shapes))
     return n.either(*unions)
@@ -66,8 +69,8 @@ def _cases(n: Expander, rows: list[Keyword], schema: Any, pointer: str, depth: i
     for row in rows if isinstance(schema, dict) else ():
         if row.evaluates is None or row.names.keys().isdisjoint(schema):
             continue
-        for ways in row.evaluates(Reader(n, schema, pointer), below):
-            found = list(dict.fromkeys(one | other for one in found for other in ways))
+        for alternatives in row.evaluates(Reader(n, schema, pointer), below):
+            found = list(dict.fromkeys(one | other for one in found for other in alternatives))
             if len(found) > _MAX_CASES:
                 raise NotExpressible(f"there are more than {_MAX_CASES} cases of what counts as evaluated")
     return found

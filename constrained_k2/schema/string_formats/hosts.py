@@ -14,14 +14,14 @@ _HEX = "[0-9A-Fa-f]{1,4}"
 def _ipv6(most: int) -> str:
     """Addresses with at most ``most`` of the eight groups if ``::`` is used; a dotted quad counts as two groups."""
     last = f"(?:{_HEX}:{_HEX}|{IPV4_ADDRESS})"
-    ways = [f"(?:{_HEX}:){{6}}{last}"]
+    alternatives = [f"(?:{_HEX}:){{6}}{last}"]
     for before in range(most + 1):
         head = f"(?:{_HEX}(?::{_HEX}){{{before - 1}}})" if before else ""
         after = most - before
         tails = [f"(?:{_HEX}:){{0,{after - 2}}}{last}"] if after >= 2 else []
         tails += [_HEX] if after else []
-        ways.append(f"{head}::(?:{'|'.join(tails)})?")
-    return f"(?:{'|'.join(ways)})"
+        alternatives.append(f"{head}::(?:{'|'.join(tails)})?")
+    return f"(?:{'|'.join(alternatives)})"
 
 
 def _label(first: str = _ALNUM) -> str:
@@ -73,8 +73,8 @@ _KANA_DOT, _NON_JOINER, _JOINER, _VIRAMA = "\u30fb", "\u200c", "\u200d", "\u094d
 _LETTER = f"a-z0-9{_LATIN}{_GREEK}{_CYRILLIC}{_DEVANAGARI}{_JAPANESE}{_HANGUL}{_TIBETAN}"
 
 
-def _any(*ways: str) -> str:
-    return "|".join(ways)
+def _any(*alternatives: str) -> str:
+    return "|".join(alternatives)
 
 
 def _hyphened(first: str, inner: str) -> str:

@@ -50,8 +50,8 @@ class _States:
         self._after = {0: [0]}
         self.missing = [0.0 if state.may_end else inf for state in plan.states]
         for at in reversed(range(len(self.missing))):
-            ways = (1 + self.missing[after] for after, _ in plan.states[at].following)
-            self.missing[at] = min(self.missing[at], min(ways, default=inf))
+            alternatives = (1 + self.missing[after] for after, _ in plan.states[at].following)
+            self.missing[at] = min(self.missing[at], min(alternatives, default=inf))
 
     def after(self, number: int) -> list[int]:
         """The states in which an array may be after ``number`` items."""

@@ -77,9 +77,9 @@ class TokensAfter(dict[Hashable, list[Ids]]):
     def remove(self, found: Iterable[tuple[Hashable, Ids]]) -> None:
         """Undo the latest :meth:`add`, with the same argument."""
         for beginning, _ in found:
-            ways = self[beginning]
-            ways.pop()
-            if not ways:
+            alternatives = self[beginning]
+            alternatives.pop()
+            if not alternatives:
                 del self[beginning]
 
 
@@ -106,19 +106,19 @@ class WrittenTexts:
     def add(self, text: Text) -> None:
         """Add a new text."""
         self._texts.add(text.identity)
-        self._closers.add(self._ways_to_end(text))
+        self._closers.add(self._alternatives_to_end(text))
 
     def remove(self, text: Text) -> None:
         """Remove the text that was added last."""
         self._texts.discard(text.identity)
-        self._closers.remove(self._ways_to_end(text))
+        self._closers.remove(self._alternatives_to_end(text))
 
     def repeating(self, beginning: Text) -> list[Ids]:
         """Return the tokens that complete the prefix ``beginning`` to a seen text and end the text."""
         found = self._closers.get(beginning.identity, [])
         return [self._closing.ids.get(b"", _NONE), *found] if beginning in self else found
 
-    def _ways_to_end(self, text: Text) -> Iterator[tuple[Identity, Ids]]:
+    def _alternatives_to_end(self, text: Text) -> Iterator[tuple[Identity, Ids]]:
         for rest, ids in self._closing.rests_of(text.tail):
             size = len(rest)
             yield (text.size - size, (text.number - _number(rest)) * _power(-size) % _PRIME), ids
