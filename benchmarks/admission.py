@@ -21,7 +21,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from benchmarks.arguments import add_shared
 from benchmarks.host.timing import Times, collected_before
 from benchmarks.report import Cell, Report
-from constrained_k2.compiler import shape_admission
+from constrained_k2.compiler import fast_path
 from constrained_k2.vllm_plugin.api_server import request_hook
 from constrained_k2.vllm_plugin.api_server.admission import check_params
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
@@ -98,7 +98,7 @@ def _pair(times: Times) -> str:
 @contextmanager
 def compiling_all() -> Iterator[None]:
     """Have admission compile every schema, also those that it admits by their shape."""
-    with patch.object(shape_admission, "plain_shape", lambda _: None):
+    with patch.object(fast_path, "fast_path_shape", lambda _: None):
         yield
 
 

@@ -18,7 +18,7 @@ from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.turn.cursors.arguments_cursor import ArgumentsCursor
 from constrained_k2.turn.cursors.json_cursor import JsonCursor
-from constrained_k2.turn.endings.json_endings import endings
+from constrained_k2.turn.completions.json_completions import json_completions
 from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -114,8 +114,8 @@ def walk(grammar: ArgumentGrammar, vocabulary: Vocabulary, schema: Any, seed: in
             if steered:
                 position = follower.cursor(text)
                 plan = matcher.plan
-                tried = (_encoded(vocabulary, way) for way in (() if plan is None else endings(position, plan)))
-                taken = next(filter(None, (list(takewhile(matcher.accept, way)) for way in tried)), [])
+                tried = (_encoded(vocabulary, alternative) for alternative in (() if plan is None else json_completions(position, plan)))
+                taken = next(filter(None, (list(takewhile(matcher.accept, alternative)) for alternative in tried)), [])
                 text += b"".join(map(vocabulary.token_bytes, taken))
                 steps += len(taken)
                 if taken:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
-from constrained_k2.compiler.shape_admission import SECONDS_PER_PART, ShapeAdmission
+from constrained_k2.compiler.fast_path import SECONDS_PER_PART, FastPathAdmission
 from constrained_k2.compiler.shared import GrammarOptions, SharedGrammars
 from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
@@ -178,7 +178,7 @@ class CompiledToolCalls:
 
     def admit(self) -> None:
         """As :meth:`check_all`, but schemas that the fast path shows to be fully enforced are not compiled."""
-        by_shape = ShapeAdmission(self._shared, self.options.encoding)
+        by_shape = FastPathAdmission(self._shared, self.options.encoding)
         if (self.spec.engine or self._shared.default_engine) == "llguidance" and self.spec.max_calls != 0:
             for name in self._tools:
                 yield_gil()

@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.grammar.plan.nodes import Plan
+from constrained_k2.turn.completions.json_completions import json_completions
+from constrained_k2.turn.completions.text_completions import text_completions
+from constrained_k2.turn.completions.xtml_completions import xtml_completions
 from constrained_k2.turn.cursors.arguments_cursor import ArgumentsCursor
 from constrained_k2.turn.cursors.json_cursor import JsonCursor
 from constrained_k2.turn.cursors.xtml_cursor import XtmlCursor
-from constrained_k2.turn.endings.json_endings import endings
-from constrained_k2.turn.endings.text_endings import text_endings
-from constrained_k2.turn.endings.xtml_endings import xtml_endings
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase, first_markers
 from constrained_k2.vocabulary.bitmask import TokenSet, narrow_to, row_of
@@ -86,11 +86,11 @@ class FinishBudget:
         cursor, text = arguments.cursor, arguments.text
         pieces: Iterable[str | int] = ()
         if text is not None and text.is_inside:
-            pieces = text_endings(text, self.vocabulary.format)
+            pieces = text_completions(text, self.vocabulary.format)
         elif isinstance(cursor, XtmlCursor) and plan is not None:
-            pieces = xtml_endings(cursor, plan)
+            pieces = xtml_completions(cursor, plan)
         elif isinstance(cursor, JsonCursor) and plan is not None:
-            pieces = endings(cursor, plan)
+            pieces = json_completions(cursor, plan)
         for piece in pieces:
             token_id = self.first_token(piece, row, arguments.begun_character)
             if token_id is not None:

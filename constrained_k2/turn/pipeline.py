@@ -9,7 +9,7 @@
    no engine is needed       DFA, or one computed from the state model
 3  the same, with an engine  the engine's ``fill_batch``: LLGuidance   a fallback grammar if it fails
                              or xgrammar
-4  keys and items so far     the engine's ``WrittenFilter``            removes tokens that repeat one
+4  keys and items so far     the engine's ``UniquenessFilter``            removes tokens that repeat one
 5  what the client allows    ``TokenLimiter``, the thinking budget,    each narrows the row, in this order
                              the finish reserve
 6  the worker's guard        the worker's kernel                       undoes a mask that leaves no finite logit

@@ -11,8 +11,8 @@ from constrained_k2.engines.llguidance.mask_cache import LazyDfa, MaskCache
 from constrained_k2.engines.llguidance.mask_threads import MaskThreads
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.engines.llguidance.prototype import Prototype
-from constrained_k2.engines.llguidance.written.filter import WrittenFilter
-from constrained_k2.engines.llguidance.written.items import NO_PATHS, ItemPaths
+from constrained_k2.engines.llguidance.uniqueness.filter import UniquenessFilter
+from constrained_k2.engines.llguidance.uniqueness.items import NO_PATHS, ItemPaths
 from constrained_k2.schema.coverage import Coverage
 
 # Bytes of a compiled grammar, without its lexer, for each character of its text: 20 to 80 were measured.
@@ -51,11 +51,11 @@ class LLGuidanceGrammar:
             if shares_with is not None and shares_with.states_by == self.states_by:
                 self.dfa = shares_with.dfa
             self.dfa = self.dfa or cache.dfa(source.model, source.direct)
-        self._new_filter: Callable[[], WrittenFilter] | None = None  # None: no key or item may be repeated anyway
+        self._new_filter: Callable[[], UniquenessFilter] | None = None  # None: no key or item may be repeated anyway
         if plan is not None and (plan.has_open_keys or plan.item_paths):
             is_xml = source.encoding == "xtml"
             paths = ItemPaths(plan.item_paths, plan.root, is_xml=is_xml) if plan.item_paths else NO_PATHS
-            self._new_filter = partial(WrittenFilter, cache.written_tokens(), paths, is_xml=is_xml, token=cache.token)
+            self._new_filter = partial(UniquenessFilter, cache.token_effects(), paths, is_xml=is_xml, token=cache.token)
         self.on_growth: Callable[[int], None] = lambda _: None
         self._text_bytes = self.cost_bytes = _COST_FLOOR + _COST_FACTOR * len(source.text)
         self._unmeasured_ns = 0
@@ -80,8 +80,8 @@ class LLGuidanceGrammar:
         return self.source.text
 
     def matcher(self, location: str, *, may_relax: bool = False) -> LLGuidanceMatcher:
-        written = None if self._new_filter is None else self._new_filter()
-        return LLGuidanceMatcher(self, location, may_relax=may_relax, written=written)
+        uniqueness = None if self._new_filter is None else self._new_filter()
+        return LLGuidanceMatcher(self, location, may_relax=may_relax, uniqueness=uniqueness)
 
     def copy(self) -> llguidance.LLMatcher:
         """Return a matcher of LLGuidance at the start of the arguments, which shares the prototype's lexer."""

@@ -25,7 +25,7 @@ from constrained_k2.engines.llguidance.direct.rules import DirectModel, ValueRul
 from constrained_k2.engines.llguidance.direct.values import Terminal
 from constrained_k2.engines.llguidance.position import MARKER, Position, class_of
 from constrained_k2.engines.llguidance.position_tracker import PositionTracker
-from constrained_k2.engines.llguidance.written.tokens import WrittenTokens
+from constrained_k2.engines.llguidance.uniqueness.tokens import TokenEffects
 from constrained_k2.engines.llguidance.xtml_position import XtmlStates
 from constrained_k2.grammar.patterns.string_states import KnownStrings
 from constrained_k2.grammar.state_model import StateModel
@@ -161,14 +161,14 @@ class MaskCache:
         self.strings = KnownStrings(
             _long_lengths(vocabulary), self.charge, budget // _STRINGS_SHARE, self._clear_users_of
         )
-        self._written_tokens: WrittenTokens | None = None  # with budget 0, built for the first schema that needs it
+        self._token_effects: TokenEffects | None = None  # with budget 0, built for the first schema that needs it
         self._direct_masks: DirectMasks | None = None  # likewise
         self.on_empty_mask: Callable[[], None] = lambda: None
         self._making = threading.Lock()
         self._row_bytes = 4 * words_per_row(vocabulary.size)
         if budget:  # now rather than within some request's first mask
             self.direct_masks()
-            self.written_tokens()
+            self.token_effects()
 
     @property
     def spent(self) -> int:
@@ -204,12 +204,12 @@ class MaskCache:
         row.flags.writeable = False
         return row
 
-    def written_tokens(self) -> WrittenTokens:
+    def token_effects(self) -> TokenEffects:
         """Return the vocabulary's tokens by their effect on keys and items, classified at the first call."""
         with self._making:
-            if self._written_tokens is None:
-                self._written_tokens = WrittenTokens(self._vocabulary)
-        return self._written_tokens
+            if self._token_effects is None:
+                self._token_effects = TokenEffects(self._vocabulary)
+        return self._token_effects
 
     def token(self, token_id: int) -> bytes:
         """Return a token's bytes (a special token's text follows :data:`MARKER`), and record its class."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from constrained_k2.engines.llguidance.dfa_state import DfaState
 from constrained_k2.engines.llguidance.position import StateKind
 from constrained_k2.engines.llguidance.refusal import COMPILE_ERRORS
-from constrained_k2.engines.llguidance.written.filter import WrittenFilter
+from constrained_k2.engines.llguidance.uniqueness.filter import UniquenessFilter
 from constrained_k2.engines.protocol import Failures
 from constrained_k2.errors import ConstrainedK2Error, SchemaTooCostly
 from constrained_k2.grammar.lark.text_grammar import TextGrammar
@@ -57,8 +57,21 @@ class LLGuidanceMatcher:
     forced there: then all tokens are replayed.
     """
 
-    __slots__ = ("_classes", "_consumed", "_ids", "_is_stale", "_location", "_masked", "_matcher", "_may_relax",
-                 "_path", "_state", "grammar", "watch", "written_filter")  # fmt: skip
+    __slots__ = (
+        "_classes",
+        "_consumed",
+        "_ids",
+        "_is_stale",
+        "_location",
+        "_masked",
+        "_matcher",
+        "_may_relax",
+        "_path",
+        "_state",
+        "grammar",
+        "uniqueness_filter",
+        "watch",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -66,12 +79,12 @@ class LLGuidanceMatcher:
         location: str,
         *,
         may_relax: bool = False,
-        written: WrittenFilter | None = None,
+        uniqueness: UniquenessFilter | None = None,
     ) -> None:
         self.grammar = grammar
         self._location = location
         self._may_relax = may_relax
-        self.written_filter = written  # removes tokens that would repeat a key or an item
+        self.uniqueness_filter = uniqueness  # removes tokens that would repeat a key or an item
         self.watch: Callable[[], None] | None = None  # called before each replayed token; may raise
         self._classes = grammar.token_classes
         self._state = _UNTRACKED if grammar.dfa is None else grammar.dfa.begin()
@@ -84,8 +97,8 @@ class LLGuidanceMatcher:
 
     def fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
         self._fill(row, address)
-        if self.written_filter is not None:
-            self.written_filter.narrow(row)
+        if self.uniqueness_filter is not None:
+            self.uniqueness_filter.narrow(row)
 
     def _fill(self, row: npt.NDArray[np.int32], address: int = 0) -> None:
         """Fill a row with the tokens that the grammar allows; the uniqueness filter is not applied yet."""
@@ -123,8 +136,8 @@ class LLGuidanceMatcher:
                 if not engine.is_error():
                     matcher.note_mask(rows[row])
                     matcher.grammar.note_work(spent)
-                    if matcher.written_filter is not None:
-                        matcher.written_filter.narrow(rows[row])
+                    if matcher.uniqueness_filter is not None:
+                        matcher.uniqueness_filter.narrow(rows[row])
         return failed + fill_each(batch, rows)
 
     def forced_tokens(self) -> list[int]:
@@ -139,30 +152,30 @@ class LLGuidanceMatcher:
         return self.grammar.prototype.forced_ids(self.engine())  # if LLGuidance hits a limit, so does the next mask
 
     def accept(self, token_id: int) -> bool:
-        state, written = self._state, self.written_filter
+        state, seen = self._state, self.uniqueness_filter
         if not state.free_loop_classes & self._classes[token_id]:
             after = state.next.get(token_id)
             if after is None:
                 if not self._accept_new(token_id):
                     return False
-                return written is None or not written.matters[token_id] & written.watched or self._keeps(token_id)
+                return seen is None or not seen.matters[token_id] & seen.watched or self._keeps(token_id)
             self._state = state = after
         self._ids.append(token_id)
         self._path.append(state)
-        return written is None or not written.matters[token_id] & written.watched or self._keeps(token_id)
+        return seen is None or not seen.matters[token_id] & seen.watched or self._keeps(token_id)
 
     def _keeps(self, token_id: int) -> bool:
         """Pass the latest token to the filter; take it back if it repeats a key or item and another token is legal."""
-        written = self.written_filter
-        assert written is not None
-        if written.follow(token_id, len(self._ids)):
+        seen = self.uniqueness_filter
+        assert seen is not None
+        if seen.follow(token_id, len(self._ids)):
             return True
         self._take_back(1)
         row = np.zeros(words_per_row(len(self._classes)), dtype=np.int32)
         self._fill(row)
-        if written.without_repetitions(row) is not row:  # another token is legal
+        if seen.without_repetitions(row) is not row:  # another token is legal
             return False
-        return self._accept_new(token_id) and written.follow(token_id, len(self._ids), may_repeat=True)
+        return self._accept_new(token_id) and seen.follow(token_id, len(self._ids), may_repeat=True)
 
     def _accept_new(self, token_id: int) -> bool:
         """Accept a token for which the DFA has no step yet: without LLGuidance if the legal tokens are known."""
@@ -210,8 +223,8 @@ class LLGuidanceMatcher:
         if not count:
             return
         self._take_back(count)
-        if self.written_filter is not None:
-            self.written_filter.truncate(len(self._ids))
+        if self.uniqueness_filter is not None:
+            self.uniqueness_filter.truncate(len(self._ids))
 
     def _take_back(self, count: int) -> None:
         del self._ids[-count:]
@@ -242,18 +255,18 @@ class LLGuidanceMatcher:
         return is_complete
 
     def fork(self) -> "LLGuidanceMatcher":
-        written = self.written_filter and self.written_filter.after(self._ids)
-        copy = LLGuidanceMatcher(self.grammar, self._location, may_relax=self._may_relax, written=written)
+        uniqueness = self.uniqueness_filter and self.uniqueness_filter.after(self._ids)
+        copy = LLGuidanceMatcher(self.grammar, self._location, may_relax=self._may_relax, uniqueness=uniqueness)
         copy._ids, copy._path, copy._state = self._ids.copy(), self._path.copy(), self._state
         copy._matcher = self._matcher and self._matcher.deep_copy()
         copy._consumed, copy._masked, copy._is_stale = self._consumed, self._masked, self._is_stale
         return copy
 
     def mask_without_engine(self) -> npt.NDArray[np.int32] | None:
-        row, written = self._known_mask(), self.written_filter
-        if row is None or written is None or not written.may_repeat:
+        row, seen = self._known_mask(), self.uniqueness_filter
+        if row is None or seen is None or not seen.may_repeat:
             return row
-        return written.without_repetitions(row)
+        return seen.without_repetitions(row)
 
     def _known_mask(self) -> npt.NDArray[np.int32] | None:
         """Return the tokens that the grammar allows; None if only LLGuidance can compute them."""

@@ -18,7 +18,7 @@ from lark import Token
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
 from constrained_k2.grammar.lark.definition import Definition, repeat_counts
 from constrained_k2.grammar.patterns.characters import Ranges, Untranslatable
-from constrained_k2.grammar.patterns.rests import liked, shortest_rest
+from constrained_k2.grammar.patterns.completions import liked, shortest_suffix
 from constrained_k2.grammar.patterns.rust import parse_rust
 from constrained_k2.grammar.patterns.states import PatternStates, TooManyStates
 from constrained_k2.grammar.patterns.tree import Items, width
@@ -94,7 +94,7 @@ class Terminal:
         if state not in self._suffixes:
             self._suffixes[state] = None
             with suppress(TooManyStates, Untranslatable):
-                self._suffixes[state] = shortest_rest([(self._states, state)], max_places=_MAX_SUFFIX)
+                self._suffixes[state] = shortest_suffix([(self._states, state)], max_places=_MAX_SUFFIX)
         return self._suffixes[state]
 
     def characters(self, state: int) -> tuple[str, ...]:

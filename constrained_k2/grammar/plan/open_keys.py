@@ -1,7 +1,7 @@
 """Detects objects that allow infinitely many undeclared keys, so ``minProperties`` can count them.
 
 Such keys need not repeat. A matcher masks a key that the object already has
-(:mod:`constrained_k2.engines.llguidance.written`), unless all keys with the same prefix have been written.
+(:mod:`constrained_k2.engines.llguidance.uniqueness`), unless all keys with the same prefix have been written.
 """
 
 import re._constants as sre  # type: ignore[import-not-found] # standard library, without stubs

@@ -1,8 +1,8 @@
 """Plans ``uniqueItems`` if the items may have many values: then a matcher compares the items.
 
 ``{"type": "array", "items": {"type": ["string", "integer"]}, "uniqueItems": true}``: after ``[1,"a",`` neither ``1``
-nor ``"a"`` may repeat (:mod:`constrained_k2.engines.llguidance.written`). Strings are compared as values. Numbers are
-compared as texts, so each has one spelling. If items may be objects or arrays, ``uniqueItems`` is relaxed.
+nor ``"a"`` may repeat (:mod:`constrained_k2.engines.llguidance.uniqueness`). Strings are compared as values, numbers as
+texts, so each number has one spelling. If items may be objects or arrays, ``uniqueItems`` is relaxed.
 """
 
 from collections.abc import Iterable

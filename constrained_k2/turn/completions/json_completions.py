@@ -15,9 +15,9 @@ from typing import Protocol, Self, TypeVar
 
 from constrained_k2.grammar.plan.nodes import Alternative, NumberPlan, Plan, StringPlan, kind_of_alternative
 from constrained_k2.schema.shapes import ListedValue, Number
+from constrained_k2.turn.completions.plan_values import PlanValues, values_of
+from constrained_k2.turn.completions.string_suffixes import MOST, suffixes, suffixes_of_key
 from constrained_k2.turn.cursors.json_cursor import JsonCursor, JsonPart, OpenContainer, spelled, unspelled
-from constrained_k2.turn.endings.plan_values import PlanValues, values_of
-from constrained_k2.turn.endings.text_rests import MOST, rests, rests_of_key
 
 _LENGTH = 24  # characters, about as many as the longest token of an ending has
 _MAX_PIECES = 12
@@ -33,7 +33,7 @@ OPENINGS: dict[str, str] = {"string": '"', "object": "{", "array": "[", "null": 
 _BEGINNINGS = OPENINGS | {"boolean": "true"}
 
 
-def endings(cursor: JsonCursor, plan: Plan) -> Iterator[str]:
+def json_completions(cursor: JsonCursor, plan: Plan) -> Iterator[str]:
     """Texts that may come next and end the arguments soonest, best first. The cursor is left unchanged."""
     values = values_of(plan)
     for piece in next_pieces(cursor, values):
@@ -248,7 +248,7 @@ def _ends_of_string(begun: str, found: list[Alternative], *, known_only: bool) -
     if not known_only:
         yield from ends
     if not known_only and (text := unspelled(begun)) is not None:
-        yield from (spelled(rest) for rest in rests(text, free))
+        yield from (spelled(rest) for rest in suffixes(text, free))
 
 
 def missing_keys(values: PlanValues, found: list[Alternative], written: set[str]) -> list[str]:
@@ -279,7 +279,7 @@ def _by_refusal(keys: list[str], written: set[str]) -> list[str]:
 def _rests_of_key(values: PlanValues, begun: str, found: list[Alternative], written: set[str]) -> Iterator[str]:
     """The suffixes of a key whose prefix no declared key has."""
     text = unspelled(begun)
-    found_rests = () if text is None else rests_of_key(text, values.key_patterns(found))
+    found_rests = () if text is None else suffixes_of_key(text, values.key_patterns(found))
     others = [begun + spelled(rest) for rest in found_rests]
     yield from (f'{key[len(begun) :]}":' for key in others if key not in written)
     yield '":'

@@ -9,7 +9,7 @@ from typing import Final
 from constrained_k2.compiler.shared import GrammarOptions, SharedGrammars
 from constrained_k2.engines.protocol import ArgumentEncoding
 from constrained_k2.errors import SchemaTooCostly, UnsupportedSchema
-from constrained_k2.schema.plain import MAX_PARTS, plain_shape
+from constrained_k2.schema.fast_path import MAX_PARTS, fast_path_shape
 
 SECONDS_PER_PART: Final = 50e-6
 """Estimated time to compile a fast-path schema, for each of its parts: half of what MaskBench's schemas of 100 parts
@@ -18,7 +18,7 @@ and more take, so that only those that are surely slow are compiled before the r
 _PATTERN_PARTS = 20  # a string with a pattern counts as this many parts, or more
 
 
-class ShapeAdmission:
+class FastPathAdmission:
     """Decides for one request which schemas the fast path admits, and counts their parts.
 
     Attributes:
@@ -32,7 +32,7 @@ class ShapeAdmission:
 
     def parts(self, schema: str) -> int | None:
         """The number of parts of a schema (JSON text) that the fast path admits; None if it must be compiled."""
-        shape = plain_shape(schema)
+        shape = fast_path_shape(schema)
         if shape is None:
             return None
         parts = shape.parts

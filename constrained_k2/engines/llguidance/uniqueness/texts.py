@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from constrained_k2.engines.llguidance.written.spelled import unescaped, whole_end
-from constrained_k2.engines.llguidance.written.tokens import Closing, Ids
+from constrained_k2.engines.llguidance.uniqueness.spelled import unescaped, whole_end
+from constrained_k2.engines.llguidance.uniqueness.tokens import Closing, Ids
 
 _PRIME = (1 << 127) - 1
 _BASE = (1 << 64) + secrets.randbelow(_PRIME - (1 << 64))
@@ -83,7 +83,7 @@ class TokensAfter(dict[Hashable, list[Ids]]):
                 del self[beginning]
 
 
-class WrittenTexts:
+class SeenTexts:
     """Seen texts of one kind: an object's keys, an array's strings, or an array's numbers and literals."""
 
     __slots__ = ("_closers", "_closing", "_texts")

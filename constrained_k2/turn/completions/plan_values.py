@@ -27,8 +27,8 @@ from constrained_k2.grammar.plan.nodes import (
     kind_of_alternative,
 )
 from constrained_k2.schema.shapes import Boolean, ListedValue, Null, Number, kind_of, value_of
+from constrained_k2.turn.completions.string_suffixes import suffixes_of_key
 from constrained_k2.turn.cursors.json_cursor import spelled
-from constrained_k2.turn.endings.text_rests import rests_of_key
 
 _MAX_OTHERS = 32  # max alternatives of one node, besides its constants
 _MAX_CONSTANTS = 256
@@ -213,7 +213,9 @@ class PlanValues:
             return []
         found: Sequence[Member | Extra] = self._by_key(one).get(key, ())
         if not found:
-            matching = [extra for extra in one.extras if any(rest == "" for rest in rests_of_key(key, extra.patterns))]
+            matching = [
+                extra for extra in one.extras if any(rest == "" for rest in suffixes_of_key(key, extra.patterns))
+            ]
             free = [extra for extra in one.extras if not extra.patterns]
             found = matching or free or one.extras  # a pattern that has no states is not matched
         return list(dict.fromkeys(member.node for member in sorted(found, key=lambda member: not member.wanted)))

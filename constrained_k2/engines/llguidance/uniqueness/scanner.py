@@ -11,9 +11,9 @@ from functools import partial
 from typing import NamedTuple
 
 from constrained_k2.engines.llguidance.position import MARKER
-from constrained_k2.engines.llguidance.written.items import ItemPaths
-from constrained_k2.engines.llguidance.written.texts import EMPTY, Text, WrittenTexts, identity_of
-from constrained_k2.engines.llguidance.written.tokens import ALONE, TokenEffect, WrittenTokens
+from constrained_k2.engines.llguidance.uniqueness.items import ItemPaths
+from constrained_k2.engines.llguidance.uniqueness.texts import EMPTY, SeenTexts, Text, identity_of
+from constrained_k2.engines.llguidance.uniqueness.tokens import ALONE, TokenEffect, TokenEffects
 from constrained_k2.engines.llguidance.xtml_text import BEFORE_KEY, OPEN, SEPARATOR
 from constrained_k2.grammar.plan.item_paths import NO_PATH
 
@@ -47,8 +47,8 @@ class KeyScope(NamedTuple):
 
     outer: "KeyScope | None"
     is_object: bool
-    texts: WrittenTexts | None = None  # the keys, or the strings of an array whose items are compared
-    words: WrittenTexts | None = None  # the numbers and literals of an array whose items are compared
+    texts: SeenTexts | None = None  # the keys, or the strings of an array whose items are compared
+    words: SeenTexts | None = None  # the numbers and literals of an array whose items are compared
     path: int = NO_PATH
     number: int = 0  # the index of an array's current item
     alone: bytes = b""  # the first bytes with which only one possible literal begins
@@ -79,7 +79,7 @@ class Snapshot(NamedTuple):
         return _WATCHED.get(self.within, TokenEffect.ANYWAY)
 
     @property
-    def texts(self) -> WrittenTexts | None:
+    def texts(self) -> SeenTexts | None:
         """The seen keys or items that the current one may not repeat; None if no such text is being written."""
         if self.frame is None:
             return None
@@ -104,11 +104,11 @@ class Repetition(Exception):
 class Scanner:
     """Stores the seen keys and items of one call. Call :meth:`restore` before an earlier snapshot is used again."""
 
-    def __init__(self, tokens: WrittenTokens, paths: ItemPaths, *, is_xml: bool) -> None:
+    def __init__(self, tokens: TokenEffects, paths: ItemPaths, *, is_xml: bool) -> None:
         self._tokens = tokens
         self._paths = paths
         self._log: list[Callable[[], None]] = []  # functions that undo one key or item each
-        self._outer = KeyScope(None, True, WrittenTexts(tokens.in_attribute)) if is_xml else None  # noqa: FBT003 - a field
+        self._outer = KeyScope(None, True, SeenTexts(tokens.in_attribute)) if is_xml else None  # noqa: FBT003 - a field
         self.start = Snapshot(Within.BETWEEN, self._outer) if is_xml else Snapshot(Within.VALUE, None, paths.root)
         self.holding: set[int] = set()  # tokens that may contain a whole key or item seen in this call
         self._ended: list[bytes] = []  # the keys and items that ended inside the latest token
@@ -176,7 +176,7 @@ class Scanner:
     def _structural(self, frame: KeyScope | None, path: int, byte: int) -> tuple[KeyScope | None, int, bool]:
         """Return the container and value path after a structural character, and True if the next text is compared."""
         if byte == _BRACE:
-            return KeyScope(frame, True, WrittenTexts(self._tokens.in_json), None, path), NO_PATH, True  # noqa: FBT003
+            return KeyScope(frame, True, SeenTexts(self._tokens.in_json), None, path), NO_PATH, True  # noqa: FBT003
         if byte == _BRACKET:
             return self._array(frame, path)
         if frame is None or byte == _COLON:
@@ -192,7 +192,7 @@ class Scanner:
         alone, item = self._paths.compared(path), self._paths.of_item(path, 0)
         if alone is None:
             return KeyScope(outer, False, None, None, path), item, False  # noqa: FBT003 - a field
-        strings, words = WrittenTexts(self._tokens.in_json), WrittenTexts(self._tokens.in_words)
+        strings, words = SeenTexts(self._tokens.in_json), SeenTexts(self._tokens.in_words)
         return KeyScope(outer, False, strings, words, path, alone=alone), item, True  # noqa: FBT003 - a field
 
     def _in_tag(self, at: Snapshot, token: bytes, *, may_repeat: bool) -> Snapshot:
@@ -223,7 +223,7 @@ class Scanner:
             return Snapshot(Within.TEXT, self._outer)
         return Snapshot(Within.VALUE, self._outer, self._paths.of_key(self._paths.root, at.text.identity))
 
-    def _keep(self, texts: WrittenTexts | None, text: Text, *, may_repeat: bool) -> None:
+    def _keep(self, texts: SeenTexts | None, text: Text, *, may_repeat: bool) -> None:
         """Record a key or an item that has ended."""
         if texts is None:
             return

@@ -10,10 +10,7 @@ from math import inf
 from constrained_k2.formats.kimi_k3 import ARGUMENT, BEFORE_KEY, BEFORE_TYPE, KEY_PIECES, TYPE_PIECES, escape, unescape
 from constrained_k2.grammar.plan.nodes import Alternative, Plan, StringPlan, kind_of_alternative
 from constrained_k2.schema.shapes import ListedValue
-from constrained_k2.turn.cursors.json_cursor import MAX_TOKEN, JsonPart, spelled
-from constrained_k2.turn.cursors.xtml_cursor import XtmlCursor, XtmlPart
-from constrained_k2.turn.cursors.xtml_tags import TYPE_WORDS, rest_of_piece
-from constrained_k2.turn.endings.json_endings import (
+from constrained_k2.turn.completions.json_completions import (
     MAX_KEYS,
     OPENINGS,
     declared_keys,
@@ -25,11 +22,14 @@ from constrained_k2.turn.endings.json_endings import (
     text_of,
     value_alternatives,
 )
-from constrained_k2.turn.endings.plan_values import PlanValues, values_of
-from constrained_k2.turn.endings.text_rests import rests, rests_of_key
+from constrained_k2.turn.completions.plan_values import PlanValues, values_of
+from constrained_k2.turn.completions.string_suffixes import suffixes, suffixes_of_key
+from constrained_k2.turn.cursors.json_cursor import MAX_TOKEN, JsonPart, spelled
+from constrained_k2.turn.cursors.xtml_cursor import XtmlCursor, XtmlPart
+from constrained_k2.turn.cursors.xtml_tags import TYPE_WORDS, rest_of_piece
 
 
-def xtml_endings(cursor: XtmlCursor, plan: Plan) -> Iterator[str | int]:
+def xtml_completions(cursor: XtmlCursor, plan: Plan) -> Iterator[str | int]:
     """Texts and marker ids that may come next and end the arguments soonest, best first. The cursor is unchanged."""
     values = values_of(plan)
     for piece in _pieces(cursor, values):
@@ -80,7 +80,7 @@ def _ends_of_text(cursor: XtmlCursor, constant: str | None, found: list[Alternat
         return
     yield end
     if len(begun) < MAX_TOKEN:
-        yield from rests(begun, [one.shape for one in found if isinstance(one, StringPlan)])
+        yield from suffixes(begun, [one.shape for one in found if isinstance(one, StringPlan)])
 
 
 def _rests_of_tag(cursor: XtmlCursor, values: PlanValues) -> Iterable[str | int]:
@@ -112,7 +112,7 @@ def _rests_of_key(begun: str, found: list[Alternative], written: set[str], value
     if not possible:
         text = unescape(begun)
         others = (
-            rest for rest in rests_of_key(text, values.key_patterns(found)) if spelled(text + rest) not in written
+            rest for rest in suffixes_of_key(text, values.key_patterns(found)) if spelled(text + rest) not in written
         )
         yield from dict.fromkeys(escape(rest) or '"' for rest in others)
     yield '"'

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from constrained_k2.engines.llguidance.written.spelled import unescaped
+from constrained_k2.engines.llguidance.uniqueness.spelled import unescaped
 from constrained_k2.vocabulary.bitmask import words_per_row
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -56,7 +56,7 @@ class Closing:
                 yield rest, ids
 
 
-class WrittenTokens:
+class TokenEffects:
     """The tokens of one vocabulary by their effect on keys and items. Constant.
 
     Attributes:

@@ -1,6 +1,6 @@
 """Fast-path admission: checks keywords without subschemas, such as ``minimum`` and ``format``.
 
-:mod:`constrained_k2.schema.plain` defines a plain schema. A set of JSON types is an integer with a bit for each type.
+:mod:`constrained_k2.schema.fast_path` says which schemas these are. A set of JSON types is an integer, a bit for each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,38 +31,38 @@ _NO_KIND = 64
 _VALUE_BITS: Mapping[type, int] = {type(None): 1, bool: 2, int: 4, str: STRING}
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _UNUSUAL_FORMATS = frozenset({"idn-email", "idn-hostname", "iri", "iri-reference", "regex", "uri-template"})
-"""The formats with large patterns. A schema that uses one is not plain, so it is compiled."""
+"""The formats with large patterns. A schema that uses one is not on the fast path."""
 
 
-class NotPlain(Exception):
-    """A schema is not plain."""
+class NotOnFastPath(Exception):
+    """A schema is not on the fast path."""
 
 
 def kinds_of(declared: Any) -> int:
-    """The bits of the JSON types that the keyword ``type`` declares; raises :class:`NotPlain` for any other value."""
+    """The bits of the JSON types that the keyword ``type`` declares; raises :class:`NotOnFastPath` for others."""
     found = 0
     for name in declared if type(declared) is list else (declared,):
         found |= _KIND_BITS.get(name, _NO_KIND) if type(name) is str else _NO_KIND
     if not 0 < found < _NO_KIND:
-        raise NotPlain
+        raise NotOnFastPath
     return found
 
 
 def kinds_of_values(values: Sequence[Any]) -> int:
-    """The bits of the JSON types of listed values; raises :class:`NotPlain` if one is not a small scalar."""
+    """The bits of the JSON types of listed values; raises :class:`NotOnFastPath` if one is not a small scalar."""
     kinds = 0
     for each in values:
         kinds |= _VALUE_BITS.get(type(each), 0)
         if not _is_writable(each):
-            raise NotPlain
+            raise NotOnFastPath
     return kinds
 
 
 def check_name(name: str) -> None:
-    """Raise :class:`NotPlain` for a property's name that is long, or not printable."""
+    """Raise :class:`NotOnFastPath` for a property's name that is long, or not printable."""
     # check_budget mistakes a property named patternProperties for the keyword.
     if not 0 < len(name) <= _MAX_NAME or not name.isprintable() or name == "patternProperties":
-        raise NotPlain
+        raise NotOnFastPath
 
 
 def is_inert(keyword: str, value: Any) -> bool:
@@ -84,9 +84,9 @@ def is_inert(keyword: str, value: Any) -> bool:
 
 
 def refuse_beside(schema: dict[str, Any], allowed: AbstractSet[str]) -> None:
-    """Raise :class:`NotPlain` if a schema has keywords that are neither ``allowed`` nor annotations."""
+    """Raise :class:`NotOnFastPath` if a schema has keywords that are neither ``allowed`` nor annotations."""
     if not schema.keys() & KEYWORDS.keys() <= allowed:
-        raise NotPlain
+        raise NotOnFastPath
 
 
 def _is_writable(value: Any) -> bool:
@@ -98,9 +98,9 @@ def _is_writable(value: Any) -> bool:
 def _required(schema: dict[str, Any]) -> int:
     declared, value = schema.get("properties", {}), schema["required"]
     if type(declared) is not dict or type(value) is not list or len(value) > MAX_PROPERTIES:
-        raise NotPlain
+        raise NotOnFastPath
     if not all(type(name) is str and name in declared for name in value):
-        raise NotPlain
+        raise NotOnFastPath
     return 0
 
 
@@ -109,7 +109,7 @@ def _size(schema: dict[str, Any]) -> int:
     for noun, largest in _MAX_SIZES.items():
         low, high = schema.get(f"min{noun}", 0), schema.get(f"max{noun}", largest)
         if type(low) is not int or type(high) is not int or not 0 <= low <= high <= largest:
-            raise NotPlain
+            raise NotOnFastPath
     return 0
 
 
@@ -118,7 +118,7 @@ def _bound(schema: dict[str, Any]) -> int:
     low, is_low_open = _tightest(schema, "minimum", "exclusiveMinimum", max)
     high, is_high_open = _tightest(schema, "maximum", "exclusiveMaximum", min)
     if low is not None and high is not None and high - low < 2 and (is_low_open or is_high_open or ceil(low) > high):
-        raise NotPlain
+        raise NotOnFastPath
     return _BOUND_PARTS
 
 
@@ -129,7 +129,7 @@ def _tightest(
     bounds = [schema[name] for name in (closed, opened) if name in schema]
     for bound in bounds:
         if type(bound) not in (int, float) or not (bound == 0 or _SMALLEST <= abs(bound) <= _LARGEST):
-            raise NotPlain
+            raise NotOnFastPath
     return tighter(bounds) if bounds else None, opened in schema
 
 
@@ -137,18 +137,18 @@ def _format(schema: dict[str, Any]) -> int:
     """Check a format, and that the bounds on the length do not exclude its strings."""
     value = schema["format"]
     if type(value) is not str:
-        raise NotPlain
+        raise NotOnFastPath
     if value not in FORMATS:
         return 0
     shortest, longest = schema.get("minLength", 0), schema.get("maxLength", _LONG)
     if value in _UNUSUAL_FORMATS or shortest not in (0, 1) or type(longest) is not int or longest < _LONG:
-        raise NotPlain
+        raise NotOnFastPath
     return _FORMAT_PARTS
 
 
 def _not_unique(schema: dict[str, Any]) -> int:
     if schema["uniqueItems"] is not False:
-        raise NotPlain
+        raise NotOnFastPath
     return 0
 
 
@@ -160,4 +160,4 @@ ASSERTIONS: Final[Mapping[str, Callable[[dict[str, Any]], int]]] = {
     "format": _format,
     "uniqueItems": _not_unique,
 }
-"""Keyword -> its check, which returns the number of parts that it counts as, or raises :class:`NotPlain`."""
+"""Keyword -> its check, which returns the number of parts that it counts as, or raises :class:`NotOnFastPath`."""

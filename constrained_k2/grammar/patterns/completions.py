@@ -24,7 +24,7 @@ _BOUNDARIES = ((sre.AT, sre.AT_BOUNDARY), (sre.AT, sre.AT_NON_BOUNDARY))
 _Place = tuple[tuple[int, ...], int]  # a term of each pattern, and the number of characters, capped at the least
 
 
-def shortest_rest(
+def shortest_suffix(
     states: Sequence[tuple[PatternStates, int]], least: int = 0, max_places: int = _MAX_PLACES
 ) -> str | None:
     """Return a shortest suffix of at least ``least`` characters after which each pattern matches.

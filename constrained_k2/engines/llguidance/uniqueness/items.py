@@ -1,6 +1,6 @@
 """Finds, by path, the ``uniqueItems`` arrays whose items the uniqueness filter compares."""
 
-from constrained_k2.engines.llguidance.written.texts import Identity, identity_of
+from constrained_k2.engines.llguidance.uniqueness.texts import Identity, identity_of
 from constrained_k2.formats.kimi_k3 import escape
 from constrained_k2.grammar.plan.item_paths import NO_PATH
 from constrained_k2.grammar.plan.nodes import ArrayPath

@@ -10,7 +10,7 @@ from constrained_k2.formats.base import WireFormat
 from constrained_k2.turn.cursors.text_cursor import TextCursor
 
 
-def text_endings(position: TextCursor, markers: WireFormat) -> Iterator[str | int]:
+def text_completions(position: TextCursor, markers: WireFormat) -> Iterator[str | int]:
     """Yield completions of a text, best first: characters, or the end marker's id if the text is complete."""
     for text, is_whole in position.state.completions():
         if position.form == "json":

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any
 
 from constrained_k2.grammar.patterns.characters import Untranslatable
-from constrained_k2.grammar.patterns.rests import shortest_rest, without_assertions
+from constrained_k2.grammar.patterns.completions import shortest_suffix, without_assertions
 from constrained_k2.grammar.patterns.states import PatternStates, TooManyStates
 from constrained_k2.grammar.patterns.tree import Items
 from constrained_k2.schema.shapes import String
@@ -72,7 +72,7 @@ def _rest(text: str, group: Sequence[str], least: int = 0) -> str | None:
             states = [(each.states, each.after(text)) for each in _tracked(group)]
             key = (least, *states)
             if key not in _known:
-                _known[key] = shortest_rest(states, least) if states else None
+                _known[key] = shortest_suffix(states, least) if states else None
                 if len(_known) > _RESTS:
                     _known.popitem(last=False)
             return _known[key]
@@ -82,7 +82,7 @@ def _rest(text: str, group: Sequence[str], least: int = 0) -> str | None:
     return None
 
 
-def rests(text: str, found: Iterable[String]) -> Iterator[str]:
+def suffixes(text: str, found: Iterable[String]) -> Iterator[str]:
     """Suffixes that complete a started string to one of the shapes ``found``, best first."""
     fillers: list[str] = []
     for shape in found:
@@ -93,6 +93,6 @@ def rests(text: str, found: Iterable[String]) -> Iterator[str]:
     yield from fillers
 
 
-def rests_of_key(text: str, patterns: Iterable[Sequence[str]]) -> Iterator[str]:
+def suffixes_of_key(text: str, patterns: Iterable[Sequence[str]]) -> Iterator[str]:
     """Suffixes with which a key matches all patterns of some group; the suffix is empty if the key already does."""
     yield from (rest for group in patterns if (rest := _rest(text, group)) is not None)

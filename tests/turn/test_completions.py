@@ -9,8 +9,8 @@ import pytest
 from constrained_k2.engines.llguidance.grammar_text import Patterns, schema_grammar
 from constrained_k2.grammar.plan.nodes import CountedItems, NumberPlan, Plan
 from constrained_k2.turn.cursors.json_cursor import JsonCursor
-from constrained_k2.turn.endings.json_endings import endings, nearest_zero
-from constrained_k2.turn.endings.plan_values import PlanValues
+from constrained_k2.turn.completions.json_completions import json_completions, nearest_zero
+from constrained_k2.turn.completions.plan_values import PlanValues
 
 LIST = {"type": "object", "properties": {"v": {"type": "number"}, "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
         "required": ["v", "next"]}  # fmt: skip
@@ -73,7 +73,7 @@ def plan_of(schema: Any) -> Plan:
 def test_the_best_ending(schema: Any, text: str, best: str | None) -> None:
     cursor = JsonCursor(schema)
     cursor.feed(text)
-    tried = list(endings(cursor, plan_of(schema)))  # an end is tried before a key
+    tried = list(json_completions(cursor, plan_of(schema)))  # an end is tried before a key
     assert (best[:24] in tried[:2]) if best else not tried
 
 
@@ -99,9 +99,9 @@ def test_keys_that_match_a_pattern() -> None:
     schema = {"propertyNames": {"pattern": "^[0-9]+b$"}}
     cursor, plan = JsonCursor(schema), plan_of(schema)
     cursor.feed('{"')
-    assert list(endings(cursor, plan)) == ['0b":', '":']
+    assert list(json_completions(cursor, plan)) == ['0b":', '":']
     cursor.feed('0b":1,"')
-    assert '0b":' not in list(endings(cursor, plan))[:2]
+    assert '0b":' not in list(json_completions(cursor, plan))[:2]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_pattern_without_states_gives_no_rest() -> None:
         schema = {"type": "string", "pattern": pattern}
         cursor = JsonCursor(schema)
         cursor.feed('"a')
-        assert list(endings(cursor, plan_of(schema))) == ['"']
+        assert list(json_completions(cursor, plan_of(schema))) == ['"']
 
 
 def test_lengths_do_not_depend_on_the_order_of_questions() -> None:
@@ -170,5 +170,5 @@ def test_large_plans_cost_little() -> None:
         started = time.process_time()
         for text in ("{", '"x":', "{", '"k0":'):
             cursor.feed(text)
-            list(endings(cursor, plan))
+            list(json_completions(cursor, plan))
         assert time.process_time() - started < 3

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 
-from constrained_k2.engines.llguidance.written.items import NO_PATHS, ItemPaths
-from constrained_k2.engines.llguidance.written.scanner import Repetition, Scanner, Snapshot, Within
-from constrained_k2.engines.llguidance.written.tokens import WrittenTokens
+from constrained_k2.engines.llguidance.uniqueness.items import NO_PATHS, ItemPaths
+from constrained_k2.engines.llguidance.uniqueness.scanner import Repetition, Scanner, Snapshot, Within
+from constrained_k2.engines.llguidance.uniqueness.tokens import TokenEffects
 
 Row = npt.NDArray[np.int32]
 
 
-class WrittenFilter:
+class UniquenessFilter:
     """The uniqueness filter of one call, stage 4 of its masks: stores the seen keys and items, and removes repeats.
 
     No mask becomes empty: if every key or item with the current prefix has been written (which takes a pattern, a
@@ -30,14 +30,14 @@ class WrittenFilter:
         token: Returns the bytes of a token id.
 
     Attributes:
-        matters: By token id, the bits of :class:`~constrained_k2.engines.llguidance.written.tokens.TokenEffect`.
+        matters: By token id, the bits of :class:`~constrained_k2.engines.llguidance.uniqueness.tokens.TokenEffect`.
         watched: The bits of the tokens that :meth:`follow` must be called with. Other tokens do not change the filter.
         may_repeat: False if no token can repeat a key or item, now or after tokens that :meth:`follow` need not see.
     """
 
     __slots__ = ("_given", "_scanner", "_snapshots", "_token", "_tokens", "_two", "matters", "may_repeat", "watched")
 
-    def __init__(self, tokens: WrittenTokens, paths: ItemPaths, *, is_xml: bool, token: Callable[[int], bytes]) -> None:
+    def __init__(self, tokens: TokenEffects, paths: ItemPaths, *, is_xml: bool, token: Callable[[int], bytes]) -> None:
         self._given = tokens, paths, is_xml, token
         self._token = token
         self._tokens = tokens
@@ -72,10 +72,10 @@ class WrittenFilter:
         self._scanner.restore(at)
         self._note(at)
 
-    def after(self, ids: Iterable[int]) -> "WrittenFilter":
+    def after(self, ids: Iterable[int]) -> "UniquenessFilter":
         """Return another filter that has followed these tokens; repeats among them are accepted."""
         tokens, paths, is_xml, token = self._given
-        other = WrittenFilter(tokens, paths, is_xml=is_xml, token=token)
+        other = UniquenessFilter(tokens, paths, is_xml=is_xml, token=token)
         for number, token_id in enumerate(ids, 1):
             if other.matters[token_id] & other.watched:
                 other.follow(token_id, number, may_repeat=True)

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from constrained_k2.grammar.patterns.rests import shortest_rest, without_assertions
+from constrained_k2.grammar.patterns.completions import shortest_suffix, without_assertions
 from constrained_k2.grammar.patterns.states import PatternStates
 
 PATTERNS = (
@@ -22,7 +22,7 @@ def rest(text: str, *patterns: str, least: int = 0) -> str | None:
         for character in text:
             state = states[-1][0].after(state, character)
         states[-1] = states[-1][0], state
-    return shortest_rest(states, least)
+    return shortest_suffix(states, least)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -50,7 +50,7 @@ def test_no_shorter_text_matches(pattern: str, other: str | None) -> None:
 )  # fmt: skip
 def test_assertions_are_left_out(pattern: str, text: str) -> None:
     states = PatternStates(without_assertions(pattern))
-    found = shortest_rest([(states, states.start)])
+    found = shortest_suffix([(states, states.start)])
     assert found == text and ("\\p" in pattern or re.search(pattern, found))
 
 
@@ -65,4 +65,4 @@ def test_the_search_is_bounded() -> None:
     assert rest("", "^a{5000}$") is None
     assert rest("", "^(?:a|b|c){20}x$", "^(?:b|c|d){20}x$") == "b" * 20 + "x"
     states = [PatternStates(pattern) for pattern in ("^(?:a|b|c){20}x$", "^(?:b|c|d){20}x$")]
-    assert shortest_rest([(one, one.start) for one in states], max_places=10) is None
+    assert shortest_suffix([(one, one.start) for one in states], max_places=10) is None
