@@ -54,7 +54,7 @@ class CompiledToolCalls:
         self.options = GrammarOptions(undeclared_keys=spec.undeclared_keys or shared.undeclared_keys, encoding=encoding)
         self.without_grammar: dict[str, KeywordUse] = {}
         self._levels: dict[bool | None, Level] = {}  # by the tools' ``strict``
-        self._plain: dict[str, int] = {}  # functions admitted by the fast path -> the parts of their schema
+        self._fast_path: dict[str, int] = {}  # functions admitted by the fast path -> the parts of their schema
 
     def matcher(self, *, in_reasoning: bool = False) -> ToolCallMatcher:
         """A matcher at the start of a turn; ``in_reasoning``: the prompt opened the reasoning, e.g. by ``<think>``."""
@@ -144,17 +144,19 @@ class CompiledToolCalls:
 
     def admission_coverage(self, name: str) -> Coverage:
         """:meth:`coverage`; empty (nothing relaxed) for fast-path schemas, which are not compiled."""
-        return _WHOLE if name in self._plain else self.coverage(name)
+        return _WHOLE if name in self._fast_path else self.coverage(name)
 
     @property
     def compiled_tools(self) -> list[Tool]:
         """The tools that may be called and were not admitted by the fast path."""
-        return [] if self.spec.max_calls == 0 else [tool for tool in self.spec.tools if tool.name not in self._plain]
+        return (
+            [] if self.spec.max_calls == 0 else [tool for tool in self.spec.tools if tool.name not in self._fast_path]
+        )
 
     @property
-    def plain_count(self) -> int:
+    def fast_path_count(self) -> int:
         """The number of functions that the fast path admitted."""
-        return len(self._plain)
+        return len(self._fast_path)
 
     @property
     def resolved_spec(self) -> ToolCallSpec:
@@ -184,8 +186,8 @@ class CompiledToolCalls:
                 yield_gil()
                 parts = None if self.text_format(name) else by_shape.parts(self.schema(name))
                 if parts is not None:
-                    self._plain[name] = parts
-        self.check_all([index for index, name in enumerate(self._tools) if name not in self._plain], by_shape.spent)
+                    self._fast_path[name] = parts
+        self.check_all([index for index, name in enumerate(self._tools) if name not in self._fast_path], by_shape.spent)
 
     def check_all(self, indexes: Sequence[int] | None = None, spent: float = 0.0) -> None:
         """Compile and check the response format and the schemas of tools, by their indexes in the spec.
@@ -250,7 +252,7 @@ class CompiledToolCalls:
         pointer = error.location.removeprefix(location) or "#"
         self.without_grammar[name] = KeywordUse(pointer, f"{error.problem}: any JSON object is allowed")
         self._grammars[name] = found
-        self._plain.pop(name, None)
+        self._fast_path.pop(name, None)
 
     def schema(self, name: str) -> str:
         """The schema that is enforced on a function's arguments, JSON text: its own, or :data:`ANY_OBJECT`."""
@@ -271,7 +273,7 @@ class CompiledToolCalls:
         return schema_location(name) if self.text_format(name) is None else f"tools[name={name!r}].format.definition"
 
     def _estimated_time(self, name: str) -> float | None:
-        parts = self._plain.get(name)
+        parts = self._fast_path.get(name)
         return self._compile_time(name) if parts is None else parts * SECONDS_PER_PART
 
     def _compile_time(self, name: str) -> float | None:
