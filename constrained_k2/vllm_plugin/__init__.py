@@ -2,7 +2,7 @@
 
 The life of a request, with ``--tool-call-parser kimi_constrained``, whichever format the tokenizer speaks:
 
-1. API server. ``api_server/patched_requests`` sees messages and tools before the chat template: ``repair`` repairs the
+1. API server. ``api_server/patched`` sees messages and tools before the chat template: ``repair`` repairs the
    history, ``request_hook`` reads the request once, into a ``RequestState``, and compiles its tools.
 2. vLLM renders the prompt and calls our parser's ``adjust_request``: the request is admitted, or refused with HTTP 400,
    and its constraint written into ``vllm_xargs``, which travels as ``SamplingParams.extra_args``.
@@ -12,7 +12,7 @@ The life of a request, with ``--tool-call-parser kimi_constrained``, whichever f
    a grammar over the model's vocabulary. vLLM's scheduler asks it for bitmasks, overlapped with the forward pass, and
    to check and make drafts.
 5. Worker. vLLM applies the bitmasks; ``shared/row_probe`` counts in how many of the rows that the engine core chose
-   (``engine_core/sampled_rows``) they forbid the likeliest token, and ``shared/declining`` closes the rows of names
+   (``shared/row_plan``) they forbid the likeliest token, and ``shared/declining`` closes the rows of names
    that are unlikely to mean a declared function. With
    ``--logits-processors constrained_k2.vllm_plugin:KimiK2LogitsProcessor`` step 4 only takes requests, and
    ``worker/`` computes and applies the masks, under either of vLLM's model runners.
@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from constrained_k2.vllm_plugin.api_server.parser import KimiK2ToolParser
-    from constrained_k2.vllm_plugin.engine_core.proposer import GrammarProposer
+    from constrained_k2.vllm_plugin.engine_core.speculation import GrammarProposer
     from constrained_k2.vllm_plugin.start.registration import register
     from constrained_k2.vllm_plugin.worker.logits_processor import KimiK2LogitsProcessor
 
 _HOME = {
-    "GrammarProposer": "engine_core.proposer",
+    "GrammarProposer": "engine_core.speculation",
     "KimiK2LogitsProcessor": "worker.logits_processor",
     "KimiK2ToolParser": "api_server.parser",
     "register": "start.registration",

@@ -1,25 +1,27 @@
 """Requests to a test's server, and what a client sees of their answers, whole or as a stream."""
 
-import itertools
+import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 import openai
 
 from constrained_k2 import ToolCallParser, Vocabulary
+from constrained_k2.evaluation.answer import ChatAnswer, Record
+from constrained_k2.evaluation.judge import Counts, judge
+from constrained_k2.evaluation.sample import Sample
 from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.parsing import Completion
 from constrained_k2.parsing.events import CallCut, CallFinished, Event, HeaderCut
 from constrained_k2.request.spec import Tool
-from scripts.bundled_samples.ordinary import TOOLS
+from scripts.bundled_samples.ordinary import TOOLS, ordinary_samples
+from tests.kit.answers import Call, Seen, streamed, whole
 
 MESSAGES = [{"role": "user", "content": "What's the weather like?"}]
 WEATHER = TOOLS[0]
-Call = tuple[str, str, str]
-"""The id, name and arguments."""
+CHAT = "/v1/chat/completions"
 
 
 def create(client: openai.OpenAI, **fields: Any) -> Any:
@@ -37,31 +39,24 @@ def post(server: VllmServer, path: str, **body: Any) -> httpx.Response:
     return httpx.post(f"{server.url}{path}", json={"model": "kimi-k2"} | body, timeout=300, trust_env=False)
 
 
+def answered(server: VllmServer, path: str, **body: Any) -> Any:
+    """The JSON of a successful answer."""
+    answer = post(server, path, **body)
+    assert answer.is_success, answer.text
+    return answer.json()
+
+
+def only_choice(server: VllmServer, path: str = CHAT, **body: Any) -> Any:
+    """The only choice of a successful answer."""
+    (choice,) = answered(server, path, **body)["choices"]
+    return choice
+
+
 def events(answer: httpx.Response) -> list[dict[str, Any]]:
     """The events of a stream."""
     assert answer.is_success, answer.text
     lines = (line.removeprefix("data: ") for line in answer.text.splitlines())
     return [json.loads(line) for line in lines if line.startswith("{")]
-
-
-@dataclass
-class Seen:
-    """One choice of an answer as a client sees it; the token ids come if they are asked for."""
-
-    reason: str = ""
-    reasoning: str = ""
-    content: str = ""
-    calls: list[Call] = field(default_factory=list)
-    deltas: list[list[int]] = field(default_factory=list)
-    """Token ids, by the events of a stream."""
-
-    @property
-    def ids(self) -> list[int]:
-        return list(itertools.chain.from_iterable(self.deltas))
-
-    @property
-    def shown(self) -> tuple[str, str, str, list[Call]]:
-        return self.reason, self.reasoning, self.content, self.calls
 
 
 def chat(server: VllmServer, *, stream: bool = False, **body: Any) -> Seen:
@@ -72,33 +67,10 @@ def chat(server: VllmServer, *, stream: bool = False, **body: Any) -> Seen:
 
 def chat_choices(server: VllmServer, *, stream: bool = False, **body: Any) -> list[Seen]:
     """The choices of a chat, in order."""
-    answer = post(server, "/v1/chat/completions", stream=stream, **({"messages": MESSAGES} | body))
-    if not stream:
-        assert answer.is_success, answer.text
-        return [_whole(choice) for choice in sorted(answer.json()["choices"], key=lambda choice: choice["index"])]
-    found: dict[int, tuple[Seen, dict[int, list[str]]]] = {}
-    for choice in (choice for event in events(answer) for choice in event["choices"]):
-        delta, ids = choice["delta"], choice.get("token_ids") or []
-        seen, parts = found.setdefault(choice["index"], (Seen(), {}))
-        seen.reason = choice["finish_reason"] or seen.reason
-        seen.reasoning += delta.get("reasoning") or ""
-        seen.content += delta.get("content") or ""
-        seen.deltas.append(ids)
-        for call in delta.get("tool_calls") or ():
-            part = parts.setdefault(call["index"], ["", "", ""])
-            part[0] += call.get("id") or ""
-            part[1] += call["function"].get("name") or ""
-            part[2] += call["function"].get("arguments") or ""
-    for seen, parts in found.values():
-        seen.calls = [(part[0], part[1], part[2]) for part in parts.values()]
-    return [seen for _, (seen, _) in sorted(found.items())]
-
-
-def _whole(choice: dict[str, Any]) -> Seen:
-    message = choice["message"]
-    calls = [(call["id"], *call["function"].values()) for call in message.get("tool_calls") or ()]
-    texts = message.get("reasoning") or "", message["content"] or ""
-    return Seen(choice["finish_reason"], *texts, calls, [choice.get("token_ids") or []])
+    body = {"messages": MESSAGES} | body
+    if stream:
+        return streamed("chat", events(post(server, CHAT, stream=True, **body)))
+    return whole("chat", answered(server, CHAT, **body))
 
 
 def expected(
@@ -122,11 +94,9 @@ def _as_shown(events: list[Event]) -> list[Event]:
 
 def respond(server: VllmServer, *, stream: bool = False, **body: Any) -> dict[str, Any]:
     """The completed response of OpenAI's endpoint; a stream's pieces of arguments are those of its items."""
-    answer = post(server, "/v1/responses", stream=stream, **body)
     if not stream:
-        assert answer.is_success, answer.text
-        return dict(answer.json())
-    seen = events(answer)
+        return dict(answered(server, "/v1/responses", **body))
+    seen = events(post(server, "/v1/responses", stream=True, **body))
     assert seen[-1]["type"] == f"response.{seen[-1]['response']['status']}", seen[-1]
     items = [event["item"] for event in seen if event["type"] == "response.output_item.done"]
     assert seen[-1]["response"]["output"] == items
@@ -147,30 +117,60 @@ def called(response: dict[str, Any]) -> list[Call]:
 
 def claude(server: VllmServer, *, stream: bool = False, **body: Any) -> Seen:
     """The message of Anthropic's endpoint."""
-    answer = post(server, "/v1/messages", stream=stream, **({"messages": MESSAGES} | body))
-    seen = Seen()
-    if not stream:
-        assert answer.is_success, answer.text
-        blocks, seen.reason = answer.json()["content"], answer.json()["stop_reason"]
-        seen.calls = [
-            (block["id"], block["name"], json.dumps(block["input"])) for block in blocks if block["type"] == "tool_use"
-        ]
+    path, body = "/v1/messages", {"messages": MESSAGES} | body
+    if stream:
+        (seen,) = streamed("messages", events(post(server, path, stream=True, **body)))
     else:
-        blocks, started, written = [], dict[int, Any](), dict[int, str]()
-        for event in events(answer):
-            delta = event.get("delta", {})
-            if event["type"] == "content_block_start":
-                started[event["index"]] = event["content_block"]
-            elif event["type"] == "content_block_delta":
-                blocks.append(delta)
-                written[event["index"]] = written.get(event["index"], "") + delta.get("partial_json", "")
-            elif event["type"] == "message_delta":
-                assert not seen.reason
-                seen.reason = delta["stop_reason"]
-        seen.calls = [
-            (block["id"], block["name"], written.get(at) or "{}")
-            for at, block in started.items()
-            if block["type"] == "tool_use"
-        ]
-    seen.reasoning, seen.content = ("".join(block.get(key) or "" for block in blocks) for key in ("thinking", "text"))
+        (seen,) = whole("messages", answered(server, path, **body))
     return seen
+
+
+def said(response: dict[str, Any]) -> str:
+    """The text of a response's messages."""
+    return whole("responses", response)[0].content
+
+
+async def ask(client: openai.AsyncOpenAI, sample: Sample, **parameters: Any) -> Record:
+    """Send one sample with OpenAI's own client; ``parameters`` are those of ``chat.completions.create``."""
+    try:
+        answer: Any = await client.chat.completions.create(**sample.body, **parameters, stream=sample.stream)
+        if sample.stream:
+            (seen,) = streamed("chat", [chunk.model_dump() async for chunk in answer])
+        else:
+            (seen,) = whole("chat", answer.model_dump())
+    except openai.APIError as error:
+        return Record("", 0, "failed", "refused", str(error))
+    return Record.of(ChatAnswer(seen.reason, seen.content, calls=tuple(seen.calls)))
+
+
+async def ask_all(url: str, samples: Sequence[Sample], **parameters: Any) -> list[Record]:
+    """Send all samples, several at a time, each with its number as seed; the answers come in the samples' order."""
+    places = asyncio.Semaphore(8)
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=300) as client:
+
+        async def one(sample: Sample) -> Record:
+            async with places:
+                return await ask(client, sample, seed=sample.number, **parameters)
+
+        return await asyncio.gather(*map(one, samples))
+
+
+def judged(samples: Sequence[Sample], answers: Sequence[Record]) -> tuple[Counts, list[str]]:
+    """The counts of all answers, and the problems of those that ``max_tokens`` did not cut off."""
+    judgements = [judge(sample, answer) for sample, answer in zip(samples, answers, strict=True)]
+    problems = [problem for one in judgements if one.kind != "truncated" for problem in one.problems]
+    return Counts(*map(sum, zip(*(one.counts for one in judgements), strict=True))), problems
+
+
+def check_random(server: VllmServer, count: int, *, whole: float, due: float) -> None:
+    """Require declared, valid and numbered calls in a random model's answers to so many samples.
+
+    At least the share ``whole`` of the answers is not cut off by ``max_tokens``; at least the share ``due`` needs a call.
+    """
+    samples = list(ordinary_samples(count, seed=1))
+    answers = asyncio.run(ask_all(server.url, samples, model="kimi-k2", temperature=1.0, max_tokens=2048))
+    result, problems = judged(samples, answers)
+    assert not problems
+    assert result.success - result.truncated >= whole * count
+    assert result.served == result.due >= due * count
+    assert result.calls == result.declared == result.valid == result.numbered > 0.6 * count

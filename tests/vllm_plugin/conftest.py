@@ -15,8 +15,7 @@ from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.testing import build_model, write_tokenizer
 from constrained_k2.vllm_plugin.shared import log
-from constrained_k2.vllm_plugin.shared.settings import Server
-from constrained_k2.vllm_plugin.shared.vocabularies import Served
+from constrained_k2.vllm_plugin.shared.server import Server
 
 if find_spec("vllm") is None:  # not imported: some tests replace parts of Triton before
     pytest.skip("vLLM is not installed", allow_module_level=True)
@@ -27,7 +26,7 @@ def forgotten_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget after each test what it remembered of its server."""
     for name in ("constrains", "model_name", "settings"):
         monkeypatch.setattr(Server, name, getattr(Server, name))
-    monkeypatch.setattr(Served, "wire_format", KIMI_K2)  # a wider fixture of another file may have served K3
+    monkeypatch.setattr(Server, "wire_format", KIMI_K2)  # a wider fixture of another file may have served K3
     if (state := sys.modules.get("constrained_k2.vllm_plugin.api_server.request_state")) is not None:
         state._current.set(None)
 

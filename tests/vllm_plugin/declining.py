@@ -18,12 +18,9 @@ from tests.vllm_plugin.served import NEVER
 
 
 class Speaker:
-    """Means its script, but at some tokens hardly: then other tokens together are likelier than the script's.
+    """Means its script, a turn, but at some tokens hardly: then other tokens together are likelier than the script's.
 
-    Args:
-        script: A turn.
-        size: The width of the logits.
-        doubts: Positions of the script -> the probability of its token there.
+    ``doubts`` has, by position in the script, the probability of its token.
     """
 
     def __init__(self, script: Sequence[int], size: int, doubts: Mapping[int, float]) -> None:

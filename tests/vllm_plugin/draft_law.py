@@ -147,11 +147,7 @@ def sampling_metadata(requests: Sequence[Request]) -> SamplingMetadata:
 
 
 def check_law(requests: Sequence[Request], written: Sequence[Sequence[int]]) -> int:
-    """Assert the distribution at every position, for each kind of request and for all with the same parameters.
-
-    Returns:
-        The number of pairs of a kind and a position that had enough requests for a test.
-    """
+    """Assert the distributions by kind of request and position; return how many had enough requests for a test."""
     found: dict[tuple[Parameters, int, str], Counter[int]] = {}
     for request, tokens in zip(requests, written, strict=True):
         drafts = DRAFTS[request.drafts]

@@ -5,7 +5,6 @@ import vllm.v1.worker.cpu.shm  # isort: skip # noqa: F401 - vLLM's CPU worker re
 
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from vllm.v1.worker.gpu.spec_decode import rejection_sampler
 
 from constrained_k2 import Compiler, Vocabulary
 from constrained_k2.kernels import triton_kernel
-from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
 from constrained_k2.vllm_plugin.shared import row_plan
 from constrained_k2.vllm_plugin.shared.counters import engine_counters
 from constrained_k2.vllm_plugin.shared.matcher_factory import MatcherFactory
@@ -24,7 +22,7 @@ from constrained_k2.vllm_plugin.worker.device_masks import DeviceMasks
 from constrained_k2.vllm_plugin.worker.logits_processor_v2 import KimiK2LogitsProcessorV2
 from tests.kit.budget import LEVEL
 from tests.kit.tools import tool
-from tests.vllm_plugin.served import CPU, asking, update, vllm_config
+from tests.vllm_plugin.served import asking, vllm_config
 from tests.vllm_plugin.v2_engine import V2Engine
 from tests.vllm_plugin.v2_reference import BODIES, Reference, check_masks
 
@@ -41,10 +39,11 @@ def slots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         return
 
     def on_device(factory: MatcherFactory, rows: int, device: torch.device, *, pin: bool) -> DeviceMasks:
-        masks = DeviceMasks(factory.vocabulary.size, rows, device, 1, pin=pin, slots=request.param)
+        masks = DeviceMasks(factory.vocabulary.size, rows, device, pin=pin, slots=request.param)
         masks.warm_up(factory.vocabulary.size)
         return masks
 
+    monkeypatch.setattr(row_plan, "INTERVAL", 1)
     monkeypatch.setattr(logits_processor_v2, "row_masks", on_device)
     monkeypatch.setattr(device_masks, "apply_masks", triton_kernel.apply_masks)
 
@@ -206,48 +205,6 @@ def test_chunked_prefill(engine: V2Engine, vocabulary: Vocabulary, compiler: Com
         engine.begin({})
     sampled = engine.step(["r"], torch.zeros(1, engine.size))
     assert sampled == {"r": [vocabulary.format.section_begin]}
-
-
-def test_a_request_that_was_not_sampled_for_a_while(
-    engine: V2Engine, vocabulary: Vocabulary, compiler: Compiler
-) -> None:
-    request, other = Reference(compiler, BODIES[0], [5]), Reference(compiler, None, [6])
-    engine.begin({"r": (request.params, 1, [5]), "other": (other.params, 1, [6])})
-    request.take(engine.step(["r", "other"], torch.randn(2, engine.size))["r"])
-    for _ in range(4):
-        engine.begin({})
-        engine.step(["other"], torch.randn(1, engine.size))
-    engine.begin({})
-    logits = torch.randn(1, engine.size)
-    before = logits.clone()
-    engine.step(["r"], logits)
-    check_masks(engine, {"r": request}, ["r"], {}, before)
-
-
-@pytest.mark.parametrize("body", [body for body in BODIES if body])
-@pytest.mark.parametrize("opened", [False, True])
-def test_both_runners_get_the_same_masks(
-    model: Path, vocabulary: Vocabulary, compiler: Compiler, body: dict[str, Any], opened: bool
-) -> None:
-    """The same tokens, the same logits behind the masks, bit for bit; where the model thinks first too."""
-    config = vllm_config(model, vocabulary)
-    engine = V2Engine(config, vocabulary.size)
-    v1 = KimiK2LogitsProcessor(config, CPU, is_pin_memory=False)
-    prompt = [5, vocabulary.format.think_begin] if opened else [5]
-    request = Reference(compiler, body, prompt, temperature=1.0, seed=3)
-    v1.update_state(update(batch_size=1, added=[(0, request.params, prompt, request.output)]))
-    script = [vocabulary.format.think_begin, 70, vocabulary.format.think_end]
-    torch.manual_seed(1)
-    for step in range(30):
-        engine.begin({"r": (request.params, len(prompt), prompt)} if step == 0 else {})
-        logits = torch.randn(1, engine.size)
-        if step < len(script):
-            logits[0, script[step]] += 30  # where the mask lets it
-        expected = v1.apply(logits.clone())
-        sampled = engine.step(["r"], logits)["r"]
-        assert torch.equal(engine.recorder.steps[-1][1], expected)
-        request.take(sampled)
-        v1.update_state(None)
 
 
 def test_nothing_is_fetched_where_nothing_is_constrained(

@@ -9,6 +9,7 @@ from vllm.parser import ParserManager
 
 from constrained_k2 import ToolCallSpec
 from constrained_k2.vllm_plugin.api_server.middleware import rewritten
+from tests.kit.answers import Call, Seen, join_calls
 from tests.kit.tools import tool
 from tests.vllm_plugin.patched import patch_vllm
 
@@ -16,7 +17,7 @@ TOOL = tool("f")
 SIZES = (1, 2, 5, 1000)
 """Numbers of tokens that a piece of a stream has."""
 
-Shown = tuple[str, str, list[tuple[str, str, str]]]
+Shown = tuple[str, str, list[Call]]
 """Reasoning, content, and the calls' ids, names and arguments."""
 
 
@@ -65,20 +66,14 @@ class Composed:
         self, request: Any, pieces: Sequence[tuple[list[int], str]], prompt: Sequence[int] = (1,)
     ) -> tuple[Shown, Any]:
         """The same of a stream of pieces, and the stream's parser."""
-        parser, reasoning, content = self.make(request), "", ""
-        calls: dict[int, list[str]] = {}
+        parser, seen, parts = self.make(request), Seen(), list[dict[str, Any]]()
         for number, (ids, text) in enumerate(pieces):
             delta = parser.parse_delta(text, ids, request, list(prompt), finished=number == len(pieces) - 1)
-            if delta is None:
-                continue
-            reasoning += delta.reasoning or ""
-            content += delta.content or ""
-            for part in delta.tool_calls:
-                call = calls.setdefault(part.index, ["", "", ""])
-                call[0] += part.id or ""
-                call[1] += part.function.name or ""
-                call[2] += part.function.arguments or ""
-        return (reasoning, content, [(call[0], call[1], call[2]) for call in calls.values()]), parser
+            if delta is not None:
+                seen.reasoning += delta.reasoning or ""
+                seen.content += delta.content or ""
+                parts += (part.model_dump() for part in delta.tool_calls)
+        return (seen.reasoning, seen.content, join_calls(parts)), parser
 
     def pieces(self, ids: list[int], size: int, vocabulary: Any = None) -> list[tuple[list[int], str]]:
         """Tokens by the piece, with their texts if there is a vocabulary."""

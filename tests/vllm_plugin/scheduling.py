@@ -22,7 +22,7 @@ from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
-from constrained_k2.vllm_plugin.engine_core.scheduler import constraining
+from constrained_k2.vllm_plugin.engine_core.patched import constraining
 from constrained_k2.vllm_plugin.engine_core.structured_output import ConstrainedOutputManager
 from constrained_k2.vllm_plugin.shared.constraint import tag
 from tests.vllm_plugin.masks import mask_after
@@ -48,13 +48,9 @@ def config_of(model: Path, **fields: Any) -> VllmConfig:
 def admitted(
     vocabulary: Vocabulary, spec: Any = None, *, precompile: Sequence[int] | None = None, **fields: Any
 ) -> SamplingParams:
-    """Parameters as they reach the engine core: with the model's stops, and marked if there is a spec.
+    """Parameters as they reach the engine core: with the model's stops, and marked if there is a spec, a request's body.
 
-    Args:
-        vocabulary: The model's.
-        spec: A request's body, if it is to be constrained.
-        precompile: The tools to compile before the request is scheduled; None for all.
-        fields: More parameters.
+    ``precompile`` are the tools to compile before the request is scheduled; None for all.
     """
     extra = None if spec is None else {"constrained_k2": json.dumps(spec)}
     params = SamplingParams(extra_args=extra, **({"max_tokens": 1000} | fields))

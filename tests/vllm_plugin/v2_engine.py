@@ -44,14 +44,7 @@ class Recorder(LogitsProcessor):
 
 
 class V2Engine:
-    """Adds, steps and removes requests as ``GPUModelRunner`` does.
-
-    Args:
-        vllm_config: For the processor; None for an engine without ours.
-        size: The vocabulary's.
-        drafts: The number of speculative tokens.
-        slots: The most requests.
-    """
+    """Adds, steps and removes requests as ``GPUModelRunner`` does; without ``vllm_config`` it has no processor of ours."""
 
     def __init__(self, vllm_config: Any, size: int, drafts: int = 0, slots: int = SLOTS) -> None:
         self.size = size
@@ -86,16 +79,9 @@ class V2Engine:
         self, batch: Sequence[str], logits: torch.Tensor, drafts: Mapping[str, list[int]] | None = None,
         chunks: Mapping[str, int] | None = None,
     ) -> dict[str, list[int]]:  # fmt: skip
-        """Run one step.
+        """Run one step and return the tokens sampled for each request.
 
-        Args:
-            batch: The requests in it, in order.
-            logits: ``[rows, size]``.
-            drafts: The draft tokens of each request.
-            chunks: For requests in prefill, how many tokens are computed; all by default.
-
-        Returns:
-            The tokens sampled for each request.
+        ``logits`` are ``[rows, size]``; ``chunks`` says how many tokens of requests in prefill are computed, all by default.
         """
         states, drafts, chunks = self.states, drafts or {}, chunks or {}
         slots = np.array([states.req_id_to_index[name] for name in batch], dtype=np.intp)

@@ -1,7 +1,6 @@
 """Decides in the API server whether a request can be constrained, before the engine sees it."""
 
 from functools import lru_cache
-from hashlib import sha256
 from typing import Any
 
 from vllm import SamplingParams
@@ -11,10 +10,9 @@ from constrained_k2.compiler.compiled import CompiledToolCalls
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.request.spec import EngineName, ToolCallSpec
 from constrained_k2.schema.coverage import Coverage, KeywordUse
-from constrained_k2.vllm_plugin.api_server import families as metrics
+from constrained_k2.vllm_plugin.api_server import metrics
 from constrained_k2.vllm_plugin.api_server.functions import text_formats
-from constrained_k2.vllm_plugin.api_server.reasons import refusal
-from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
+from constrained_k2.vllm_plugin.api_server.refusals import refusal, refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.shared.byte_compiler import SLOW_SECONDS, compiled_over_bytes
 from constrained_k2.vllm_plugin.shared.constraint import (
@@ -27,9 +25,9 @@ from constrained_k2.vllm_plugin.shared.constraint import (
 from constrained_k2.vllm_plugin.shared.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.shared.log import warn
 from constrained_k2.vllm_plugin.shared.openings import bad_words
-from constrained_k2.vllm_plugin.shared.settings import ALLOWED_TOOLS_KEY, OFF, Server
+from constrained_k2.vllm_plugin.shared.server import Server
+from constrained_k2.vllm_plugin.shared.settings import ALLOWED_TOOLS_KEY, OFF
 from constrained_k2.vllm_plugin.shared.token_limits import drop_limits, take_thinking_budget, take_token_ids
-from constrained_k2.vllm_plugin.shared.vocabularies import Served
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 
@@ -61,7 +59,7 @@ def report(compiled: CompiledToolCalls, *, first: bool) -> None:
 
 def _warn(name: str, schema: str, coverage: Coverage) -> None:
     if coverage.inexact:
-        _warn_once(name, _digest(schema), coverage.inexact[:8])
+        _warn_once(name, hash(schema), coverage.inexact[:8])
 
 
 def grammar_engine(constraint: ToolCallSpec) -> EngineName:
@@ -70,12 +68,8 @@ def grammar_engine(constraint: ToolCallSpec) -> EngineName:
 
 
 @lru_cache(maxsize=4096)
-def _warn_once(name: str, schema: bytes, found: tuple[KeywordUse, ...]) -> None:  # noqa: ARG001 - part of the key
+def _warn_once(name: str, schema: int, found: tuple[KeywordUse, ...]) -> None:  # noqa: ARG001 - part of the key
     warn("not enforced in a schema", f"{name}: " + "; ".join(f"{use.pointer} ({use.reason})" for use in found))
-
-
-def _digest(text: str) -> bytes:
-    return sha256(text.encode(errors="backslashreplace")).digest()
 
 
 def require_route() -> None:
@@ -148,7 +142,7 @@ def _refuse_beside(constraint: ToolCallSpec, sampling_params: Any) -> None:
 
 def _takes_limits(constraint: ToolCallSpec, params: SamplingParams) -> bool:
     """True if a request's limits on tokens go into its masks: vLLM's own might leave no token that they allow."""
-    return is_masked(constraint) or (params.structured_outputs is None and Served.wire_format.has_long_transitions)
+    return is_masked(constraint) or (params.structured_outputs is None and Server.wire_format.has_long_transitions)
 
 
 class Admission:

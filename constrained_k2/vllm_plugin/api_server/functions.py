@@ -10,7 +10,7 @@ from vllm.tool_parsers.utils import build_responses_tool_call_name_map, get_func
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.request.tools import Tool
 from constrained_k2.threads.interruptible import yield_gil
-from constrained_k2.vllm_plugin.api_server.reasons import refusal
+from constrained_k2.vllm_plugin.api_server.refusals import refusal
 from constrained_k2.vllm_plugin.shared.log import warn
 from constrained_k2.vllm_plugin.shared.settings import ALLOWED_TOOLS_KEY, TEXT_FORMATS_KEY
 
@@ -26,6 +26,13 @@ _CHOSEN = ("function", "custom")
 def field_of(request: Any, name: str) -> Any:
     """A field of a vLLM request; None if its model declares no such field, even if the client sent one."""
     return getattr(request, name) if name in type(request).model_fields else None
+
+
+def set_fields(request: Any, **values: Any) -> None:
+    """Set the fields that the model of a vLLM request has: chats, responses and completions differ."""
+    for name, value in values.items():
+        if name in type(request).model_fields:
+            setattr(request, name, value)
 
 
 def functions_of(request: Any) -> list[Any]:

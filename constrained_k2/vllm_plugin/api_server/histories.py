@@ -14,7 +14,8 @@ from constrained_k2.prompts.content import MEDIA_PARTS, is_inline_media, reasoni
 from constrained_k2.prompts.forms import read_function, read_reasoning
 from constrained_k2.prompts.special_text import SpecialTexts
 from constrained_k2.prompts.text_repairs import TextRepairs
-from constrained_k2.vllm_plugin.shared.settings import OFF, REPAIR_KEY, Server
+from constrained_k2.vllm_plugin.shared.server import Server
+from constrained_k2.vllm_plugin.shared.settings import OFF, REPAIR_KEY
 
 _INPUT_PARTS = frozenset({"input_text", "input_image", "input_file"})
 # Calls of tools that a client runs -> the field with what was asked for.

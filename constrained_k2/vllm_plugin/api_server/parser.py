@@ -7,11 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from pydantic import PrivateAttr
-from vllm.entrypoints.generate.base.protocol import (
-    DeltaMessage,
-    ExtractedToolCallInformation,
-    FunctionCall,
-)
+from vllm.entrypoints.generate.base.protocol import DeltaMessage, ExtractedToolCallInformation, FunctionCall
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.exceptions import VLLMValidationError
 from vllm.tool_parsers.abstract_tool_parser import ToolParser
@@ -27,7 +23,7 @@ from constrained_k2.vllm_plugin.api_server.request_state import Ending, RequestS
 from constrained_k2.vllm_plugin.api_server.stop_strings import TextBudget, TextTokens
 from constrained_k2.vllm_plugin.shared.constraint import carries_constraint, constraint_in
 from constrained_k2.vllm_plugin.shared.flags import TOOL_PARSER_NAME
-from constrained_k2.vllm_plugin.shared.vocabularies import vocabulary_of
+from constrained_k2.vllm_plugin.shared.server import vocabulary_of
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
 _PLAIN = frozenset((ev.ContentDelta, ev.ReasoningDelta, ev.ArgumentsDelta))

@@ -22,13 +22,12 @@ from constrained_k2.prompts.forms import UNKNOWN
 from constrained_k2.prompts.special_text import SpecialTexts
 from constrained_k2.prompts.text_repairs import Repair
 from constrained_k2.prompts.xtml import repair_history
-from constrained_k2.vllm_plugin.api_server.functions import field_of
-from constrained_k2.vllm_plugin.api_server.reasons import refusal
-from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
+from constrained_k2.vllm_plugin.api_server.functions import field_of, set_fields
+from constrained_k2.vllm_plugin.api_server.refusals import refusal, refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.shared.log import logger
-from constrained_k2.vllm_plugin.shared.settings import REPAIR_KEY, Server, read_switch
-from constrained_k2.vllm_plugin.shared.vocabularies import vocabulary_of
+from constrained_k2.vllm_plugin.shared.server import Server, vocabulary_of
+from constrained_k2.vllm_plugin.shared.settings import REPAIR_KEY, read_switch
 
 _GENERATION = ("add_generation_prompt", "continue_final_message")
 _FORMS = {"content": "Send text parts", "tool_calls": "Send calls in OpenAI's form, with arguments as text"}
@@ -40,24 +39,6 @@ def template_of(given: Mapping[str, Any], tokenizer: Any, model_config: Any) -> 
     tools = given.get("tool_dicts")
     template: str | None = resolve_chat_template(tokenizer, asked_for, tools, model_config=model_config)
     return template
-
-
-def prepare_tags(given: dict[str, Any]) -> RequestState:
-    """:func:`prepare` for Kimi K3, whose prompts are rendered in code, by tags, and text in them stays text."""
-    try:
-        with refusals_noted():
-            given["messages"] = [_plain(message, number) for number, message in enumerate(given["messages"])]
-            if _is_on(given["request"]):
-                _refuse_tools_in(given["messages"])
-                body = {"messages": given["messages"], "tools": given.get("tool_dicts")}
-                body, repairs = repair_history(body)
-                _refuse_unpaired(given["messages"], body["messages"])
-                given["messages"], given["tool_dicts"] = [*map(_with_reasoning, body["messages"])], body["tools"]
-                _set_generation(given["request"], add_generation_prompt=True, continue_final_message=False)
-                _log(repairs)
-    except ConstrainedK2Error as error:
-        raise VLLMValidationError(str(error), parameter=error.location or None) from error
-    return RequestState(history_calls=count_chat_history_tool_calls(given["messages"]))
 
 
 def _refuse_tools_in(messages: Sequence[Any]) -> None:
@@ -74,26 +55,43 @@ def _refuse_unpaired(messages: Sequence[Any], repaired: Sequence[Mapping[str, An
             raise refusal("messages[…].tool_call_id", f"messages[{number}].tool_call_id")
 
 
-def prepare(given: dict[str, Any], specials: SpecialTexts, template: str | None) -> RequestState:
+def prepare(given: dict[str, Any], specials: SpecialTexts | None, template: str | None) -> RequestState:
     """Repair what ``preprocess_chat`` was called with, in place.
 
     A chat that would go without a generation prompt gets one. Where all content is text, and the operator has not said
     otherwise, the template is given strings: vLLM would give some templates lists of parts, and not all print them.
     Messages and tools are replaced, not changed, except that lazy values in them are read, as vLLM does elsewhere.
+
+    Args:
+        given: The arguments, by name.
+        specials: The tokenizer's; None for Kimi K3, whose prompts are rendered in code, by tags: text stays text.
+        template: The text of the chat template, if there is one.
     """
+    exact = False
     try:
         with refusals_noted():
             given["messages"] = [_plain(message, number) for number, message in enumerate(given["messages"])]
-            corrected = _is_on(given["request"])
-            # Templates that distinguish text from objects write text as it is.
-            exact = corrected and "is string" in (template or "")
-            if corrected:
-                if not exact:
-                    given["messages"] = [_with_arguments_read(message) for message in given["messages"]]
-                _repair(given, specials)
+            if _is_on(given["request"]):
+                if specials is None:
+                    _repair_for_tags(given)
+                else:
+                    # Templates that distinguish text from objects write text as it is.
+                    exact = "is string" in (template or "")
+                    if not exact:
+                        given["messages"] = [_with_arguments_read(message) for message in given["messages"]]
+                    _repair(given, specials)
     except ConstrainedK2Error as error:
         raise VLLMValidationError(str(error), parameter=error.location or None) from error
     return RequestState(history_calls=count_chat_history_tool_calls(given["messages"]), exact_arguments=exact)
+
+
+def _repair_for_tags(given: dict[str, Any]) -> None:
+    _refuse_tools_in(given["messages"])
+    body, repairs = repair_history({"messages": given["messages"], "tools": given.get("tool_dicts")})
+    _refuse_unpaired(given["messages"], body["messages"])
+    given["messages"], given["tool_dicts"] = [*map(_with_reasoning, body["messages"])], body["tools"]
+    set_fields(given["request"], add_generation_prompt=True, continue_final_message=False)
+    _log(repairs)
 
 
 def _repair(given: dict[str, Any], specials: SpecialTexts) -> None:
@@ -103,7 +101,7 @@ def _repair(given: dict[str, Any], specials: SpecialTexts) -> None:
     if is_chat:
         body |= {field: getattr(request, field) for field in _GENERATION}
     body, repairs = repair_messages(body, specials=specials)
-    _set_generation(request, **{field: body[field] for field in _GENERATION if field in body})
+    set_fields(request, **{field: body[field] for field in _GENERATION if field in body})
     given["messages"], given["tool_dicts"] = [*map(_with_reasoning, body["messages"])], body["tools"]
     text_alone = all(isinstance(message.get("content"), str | None) for message in body["messages"])
     if given["default_template_content_format"] == "auto" and text_alone:
@@ -115,13 +113,6 @@ def _is_on(request: Any) -> bool:
     xargs = getattr(request, "vllm_xargs", None)  # also of /tokenize, whose requests may have any field
     switch = xargs.get(REPAIR_KEY) if isinstance(xargs, Mapping) else None
     return Server.settings.repair if switch is None else read_switch(switch, REPAIR_KEY)
-
-
-def _set_generation(request: Any, **fields: bool) -> None:
-    """Set what the prompt ends with, where the request can say it: a responses request cannot."""
-    for field, value in fields.items():
-        if field in type(request).model_fields:
-            setattr(request, field, value)
 
 
 def _log(repairs: Sequence[Repair]) -> None:

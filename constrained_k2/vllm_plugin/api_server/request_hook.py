@@ -15,34 +15,23 @@ from constrained_k2.formats.kimi_k2 import THINK_BEGIN
 from constrained_k2.request.answer_format import read_answer_format
 from constrained_k2.request.spec import ENGINES, ToolCallSpec
 from constrained_k2.request.tools import DEFAULT_LIMITS
-from constrained_k2.schema.undeclared_keys import read_undeclared_keys
 from constrained_k2.threads.interruptible import run_interruptibly, switch_interval
-from constrained_k2.vllm_plugin.api_server.admission import (
-    compile_tools,
-    grammar_engine,
-    report,
-    require_route,
-)
-from constrained_k2.vllm_plugin.api_server.families import record_admission
+from constrained_k2.vllm_plugin.api_server.admission import compile_tools, grammar_engine, report, require_route
 from constrained_k2.vllm_plugin.api_server.functions import (
     choice_of,
     declared_tools,
     field_of,
     functions_of,
     report_left_out,
+    set_fields,
 )
-from constrained_k2.vllm_plugin.api_server.reasons import refusal
-from constrained_k2.vllm_plugin.api_server.refusals import refusals_noted
+from constrained_k2.vllm_plugin.api_server.metrics import record_admission
+from constrained_k2.vllm_plugin.api_server.refusals import refusal, refusals_noted
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState, calls_before
-from constrained_k2.vllm_plugin.shared.constraint import (
-    finish_reserve_in,
-    max_calls_in,
-    repeated_calls_in,
-    strict_false_in,
-    undeclared_calls_in,
-)
+from constrained_k2.vllm_plugin.shared.constraint import fields_in, finish_reserve_in
 from constrained_k2.vllm_plugin.shared.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.shared.log import warn
+from constrained_k2.vllm_plugin.shared.server import Server
 from constrained_k2.vllm_plugin.shared.settings import (
     ALLOWED_TOOLS_KEY,
     CONSTRAINT_KEYS,
@@ -50,8 +39,7 @@ from constrained_k2.vllm_plugin.shared.settings import (
     OFF,
     ON,
     TEXT_FORMATS_KEY,
-    UNDECLARED_KEYS_KEY,
-    Server,
+    read_switch,
 )
 
 T = TypeVar("T")
@@ -77,11 +65,11 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
     if not is_read and not _is_ours(request):
         _drop_switch(request)
         return
-    extra, switch, diagnostics = _read_switches(request)
+    extra, switch, is_diagnosed = _read_switches(request)
     functions, state = functions_of(request), RequestState.of(request)
     if switch != OFF:
-        if functions:
-            _refuse_conflicts(request)
+        if functions and field_of(request, "use_beam_search"):
+            raise refusal("use_beam_search")
         require_route()
         finish_reserve_in(extra, 0)
         if state.compiled is None and state.error is None:
@@ -93,14 +81,14 @@ def constrain_request(request: Any, *, thinking: bool) -> None:
         report(state.compiled, first=True)
         report_left_out(request)
         constraint = state.compiled.spec
-        if diagnostics != OFF:
+        if is_diagnosed:
             state.diagnosed_engine = grammar_engine(constraint)
         if constraint.choice == "required":
-            ignore_stops(request)
-        extra[XARGS_KEY] = state.text = state.written
+            set_fields(request, stop=[], stop_token_ids=[])  # there is no text: a stop could only cut off the call
+        extra[XARGS_KEY] = state.text
         if state.has_form or constraint.choice == "required":
             # vLLM would apply the response format to the whole turn. Its fields stay: a response shows them again.
-            object.__setattr__(request, "extract_structured_outputs", _no_structured_outputs)
+            object.__setattr__(request, "extract_structured_outputs", lambda: None)
     if functions or state.has_form:
         show_special_tokens(request)
     request.vllm_xargs = extra
@@ -116,8 +104,8 @@ def _drop_switch(request: Any) -> None:
         request.vllm_xargs = {name: value for name, value in xargs.items() if name != XARGS_KEY}
 
 
-def _read_switches(request: Any) -> tuple[dict[str, Any], str, str]:
-    """Return (the remaining ``vllm_xargs``, the switch of the constraint, the switch of diagnostics).
+def _read_switches(request: Any) -> tuple[dict[str, Any], str, bool]:
+    """Return (the remaining ``vllm_xargs``, the switch of the constraint, whether diagnostics are asked for).
 
     Keys that become part of the constraint are removed.
     """
@@ -125,31 +113,21 @@ def _read_switches(request: Any) -> tuple[dict[str, Any], str, str]:
     switch = extra.pop(XARGS_KEY, ON)
     for key in (ALLOWED_TOOLS_KEY, TEXT_FORMATS_KEY, *CONSTRAINT_KEYS):
         extra.pop(key, None)
-    diagnostics = extra.pop(DIAGNOSTICS_KEY, OFF)
-    if diagnostics not in (ON, OFF):
-        problem = f"must be {ON!r} or {OFF!r}, not {str(diagnostics)[:40]!r}"
-        raise InvalidRequest(problem, f"vllm_xargs.{DIAGNOSTICS_KEY}", "constrained-k2 explain shows overrides")
+    is_diagnosed = read_switch(
+        extra.pop(DIAGNOSTICS_KEY, OFF), DIAGNOSTICS_KEY, "constrained-k2 explain shows overrides"
+    )
     if switch not in (ON, OFF, *ENGINES):
         raise InvalidRequest(
             f"must be {ON!r}, {OFF!r} or an engine's name beside tools, not {str(switch)[:40]!r}",
             f"vllm_xargs.{XARGS_KEY}",
             "Only /v1/completions takes tools here",
         )
-    return extra, switch, diagnostics
-
-
-def _no_structured_outputs() -> None:
-    """Nothing for vLLM's own backends, in place of a request's method."""
+    return extra, switch, is_diagnosed
 
 
 def show_special_tokens(request: Any) -> None:
     """Make vLLM's text exactly the text of the tokens, markers included."""
-    _set(request, skip_special_tokens=False, spaces_between_special_tokens=False)
-
-
-def ignore_stops(request: Any) -> None:
-    """Remove the stops of a request that must call: it has no text, so a stop could only cut off the call."""
-    _set(request, stop=[], stop_token_ids=[])
+    set_fields(request, skip_special_tokens=False, spaces_between_special_tokens=False)
 
 
 async def precompile(request: Any, state: RequestState, *, thinking: bool) -> None:
@@ -173,7 +151,7 @@ def _names_form(request: Any) -> bool:
 
 def _is_ours(request: Any) -> bool:
     """True for a request with tools, with a response format that masks can enforce, or with calls in its history."""
-    if request.tools or _uses_beam_search(request):
+    if request.tools or field_of(request, "use_beam_search"):
         return bool(request.tools)
     return bool(_answer_fields(request, may_call=False)) or (Server.constrains and calls_before(request) > 0)
 
@@ -193,28 +171,22 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
 
 def _read(request: Any, state: RequestState, thinking: bool) -> None:  # noqa: FBT001 - run_in_executor's
     extra = request.vllm_xargs or {}
-    switch, undeclared_keys = extra.get(XARGS_KEY, ON), extra.get(UNDECLARED_KEYS_KEY)
+    switch = extra.get(XARGS_KEY, ON)
     functions = functions_of(request)
     try:
-        if undeclared_keys is not None:
-            read_undeclared_keys(undeclared_keys, f"vllm_xargs.{UNDECLARED_KEYS_KEY}")
         body = {
             "tools": declared_tools(request),
             "tool_choice": choice_of(request, functions) if request.tools else "none",
             "parallel_tool_calls": request.parallel_tool_calls,
             "first_index": calls_before(request),
             "chat_template_kwargs": _switches(request.chat_template_kwargs),
-            "undeclared_keys": undeclared_keys,
-            "undeclared_calls": undeclared_calls_in(extra),
-            "max_calls": max_calls_in(extra),
-            "repeated_calls": repeated_calls_in(extra),
             "engine": switch if switch in ENGINES else None,
-            "strict_false": strict_false_in(request.vllm_xargs),
+            **fields_in(extra),
         } | _answer_fields(request, may_call=bool(functions) and request.tool_choice != "none")
         is_diagnosed = extra.get(DIAGNOSTICS_KEY, OFF) != OFF  # tells how schemas compile
         spec = ToolCallSpec.from_openai(body, thinking=thinking)
         state.compiled = compile_tools(spec, count=True, by_shape=not is_diagnosed)
-        state.written = state.compiled.resolved_spec.to_json()
+        state.text = state.compiled.resolved_spec.to_json()
     except ConstrainedK2Error as error:
         state.error = error
 
@@ -258,19 +230,3 @@ def _leave(request: Any, state: RequestState) -> None:
     if request.tools or (form.get("json_schema") or form).get("strict") is True:
         raise state.error
     warn("an answer's form is left to vLLM", str(state.error))
-
-
-def _set(request: Any, **fields: Any) -> None:
-    """Set the fields that this kind of request has (a responses request has not all of them)."""
-    for name, value in fields.items():
-        if name in type(request).model_fields:
-            setattr(request, name, value)
-
-
-def _refuse_conflicts(request: Any) -> None:
-    if _uses_beam_search(request):
-        raise refusal("use_beam_search")
-
-
-def _uses_beam_search(request: Any) -> bool:
-    return bool(field_of(request, "use_beam_search"))

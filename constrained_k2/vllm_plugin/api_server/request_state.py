@@ -11,7 +11,7 @@ from vllm.parser.utils import count_history_tool_calls
 from constrained_k2.compiler.compiled import ANSWER, CompiledToolCalls
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.schema.coverage import Coverage
-from constrained_k2.vllm_plugin.api_server.families import Covered, coverage_of_tool, covered
+from constrained_k2.vllm_plugin.api_server.metrics import Covered, coverage_of_tool, covered
 
 _ATTRIBUTE = "_constrained_k2"
 
@@ -34,8 +34,7 @@ class RequestState:
     exact_arguments: bool = False  # whether the template is to get the arguments of earlier calls as text
     compiled: CompiledToolCalls | None = None  # over the vocabulary of bytes, once that has been tried and worked
     error: ConstrainedK2Error | None = None  # why it cannot be compiled, if it cannot
-    written: str | None = None  # the constraint as JSON, once it is compiled
-    text: str | None = None  # the same, once it goes to the engine
+    text: str | None = None  # the constraint as JSON, once it is compiled
     diagnosed_engine: str | None = None  # the engine of the arguments, where the client asked for diagnostics
     hides_special_tokens: bool | None = None  # the client did not ask to see them; None before the request is adjusted
     endings: list[Ending] = field(default_factory=list)  # of each parsed choice of a whole answer

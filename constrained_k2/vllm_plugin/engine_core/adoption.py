@@ -15,29 +15,14 @@ from constrained_k2.prompts.declarations import declarations_of
 from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.request.structural_tag import read_structural_tag
 from constrained_k2.request.tools import DEFAULT_LIMITS, read_tools
-from constrained_k2.schema.undeclared_keys import read_undeclared_keys
-from constrained_k2.vllm_plugin.shared.byte_compiler import ENGINE_CORE, SLOW_SECONDS, compiled_over_bytes
-from constrained_k2.vllm_plugin.shared.constraint import (
-    finish_reserve_in,
-    max_calls_in,
-    repeated_calls_in,
-    strict_false_in,
-    tag,
-)
+from constrained_k2.vllm_plugin.shared.byte_compiler import SLOW_SECONDS, admit_in_engine_core
+from constrained_k2.vllm_plugin.shared.constraint import fields_in, finish_reserve_in, tag
 from constrained_k2.vllm_plugin.shared.counters import Adopted, Left, engine_counters
 from constrained_k2.vllm_plugin.shared.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.shared.log import warn, warn_of_any_objects
+from constrained_k2.vllm_plugin.shared.log import warn
 from constrained_k2.vllm_plugin.shared.openings import begins_turn, count_calls
 from constrained_k2.vllm_plugin.shared.route import STRICT_LEVEL_FLAG
-from constrained_k2.vllm_plugin.shared.settings import (
-    CONSTRAINT_KEYS,
-    OFF,
-    ON,
-    REPEATED_CALLS_KEY,
-    UNDECLARED_KEYS_KEY,
-    Route,
-    settings_in,
-)
+from constrained_k2.vllm_plugin.shared.settings import CONSTRAINT_KEYS, OFF, ON, REPEATED_CALLS_KEY, Route, settings_in
 from constrained_k2.vllm_plugin.shared.token_limits import take_thinking_budget, take_token_ids
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -110,25 +95,18 @@ class Adoption:
 
     def _constrain(self, request: Any, body: dict[str, Any]) -> None:
         ids, params = request.prompt_token_ids, request.sampling_params
-        switch, undeclared_keys = _switch(params), (params.extra_args or {}).get(UNDECLARED_KEYS_KEY)
-        if undeclared_keys is not None:
-            read_undeclared_keys(undeclared_keys, f"vllm_xargs.{UNDECLARED_KEYS_KEY}")
+        switch, fields = _switch(params), fields_in(params.extra_args)
         finish_reserve_in(params.extra_args, 0)
-        if repeated_calls_in(params.extra_args) == "forbid":
+        if fields.pop("repeated_calls") == "forbid":
             hint = f"{request.request_id}: other parsers would show the beginning of one"
             warn(f"a request may repeat calls all the same, {REPEATED_CALLS_KEY} is ignored", hint)
-        body |= {
+        body |= fields | {
             "first_index": count_calls(ids, self._vocabulary),
             "engine": None if switch == ON else switch,
-            "undeclared_keys": undeclared_keys,
             "undeclared_calls": "nearest",  # vLLM's parsers take the end of a section for a name, or show it
-            "max_calls": max_calls_in(params.extra_args),
-            "strict_false": strict_false_in(params.extra_args),
         }
         constraint = ToolCallSpec.from_openai(body, thinking=self._may_think(ids))
-        compiled = compiled_over_bytes(constraint, self._settings, ENGINE_CORE)
-        compiled.admit()
-        warn_of_any_objects(compiled.without_grammar)
+        compiled = admit_in_engine_core(constraint, self._settings)
         params = request.sampling_params = take_thinking_budget(params)
         take_token_ids(params)
         kept = {key: value for key, value in params.extra_args.items() if key not in CONSTRAINT_KEYS}

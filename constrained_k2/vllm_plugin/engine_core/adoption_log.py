@@ -4,35 +4,32 @@ vLLM's Rust front end shows no metrics of plugins.
 """
 
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
 from constrained_k2.vllm_plugin.shared.counters import engine_counters
 from constrained_k2.vllm_plugin.shared.log import logger
 
-_SECONDS = 60.0
+
+def start_timer(seconds: float, function: Callable[[], None]) -> None:
+    """Run a function in a thread some seconds later, unless the process ends first."""
+    timer = threading.Timer(seconds, function)
+    timer.daemon = True
+    timer.start()
 
 
 class AdoptionLog:
     """Logs the counts of other front ends' requests, if they have changed, at most once in ``seconds``.
 
-    ``start`` runs a function some seconds later, in a thread of its own.
+    ``start`` is :func:`start_timer`.
     """
 
-    def __init__(
-        self,
-        seconds: float = _SECONDS,
-        start: Callable[[float, Callable[[], None]], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, seconds: float = 60.0, start: Callable[[float, Callable[[], None]], None] = start_timer) -> None:
         self._seconds = seconds
-        self._start = start or start_timer
-        self._clock = clock
+        self._start = start
         self._requests = self._constrained = 0
         self._logged = _counts()
-        self._next = clock()  # the earliest time of the next line
-        self._is_due = False  # a line will be logged by a thread
+        self._is_waiting = False  # the last line is not that old yet
         self._lock = threading.Lock()
 
     def add_request(self, *, is_constrained: bool) -> None:
@@ -43,26 +40,21 @@ class AdoptionLog:
 
     def report(self) -> None:
         """Log the counts if they have changed: now, or once the time since the last line is over."""
-        if self._is_due or _counts() == self._logged:
+        if self._is_waiting or _counts() == self._logged:
             return
         with self._lock:
-            if self._is_due:
+            if self._is_waiting:
                 return
-            wait = self._next - self._clock()
-            if wait <= 0:
-                self._log()
-                return
-            with suppress(RuntimeError):  # no more threads: the next count tries again
-                self._start(wait, self._log_due)
-                self._is_due = True
-
-    def _log_due(self) -> None:
-        with self._lock:
-            self._is_due = False
             self._log()
+            with suppress(RuntimeError):  # no more threads: the next change is logged at once
+                self._start(self._seconds, self._go_on)
+                self._is_waiting = True
+
+    def _go_on(self) -> None:
+        self._is_waiting = False
+        self.report()
 
     def _log(self) -> None:
-        self._next = self._clock() + self._seconds
         adopted, left, calls = self._logged = _counts()
         logger.info(
             "constrained_k2: %d of %d requests constrained; of other front ends: adopted %s; left to vLLM %s; "
@@ -82,10 +74,3 @@ def _counts() -> tuple[int, int, int]:
 
 def _listed(counts: dict[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.items() if count)
-
-
-def start_timer(seconds: float, function: Callable[[], None]) -> None:
-    """Run a function in a thread some seconds later, unless the process ends first."""
-    timer = threading.Timer(seconds, function)
-    timer.daemon = True
-    timer.start()

@@ -17,8 +17,8 @@ from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase
 from constrained_k2.turn.pipeline import fill_bitmasks
 from constrained_k2.vllm_plugin.shared.counters import MASK_COUNTS, fill
-from constrained_k2.vllm_plugin.shared.guarded_matcher import FAILED, GuardedMatcher
 from constrained_k2.vllm_plugin.shared.log import logger
+from constrained_k2.vllm_plugin.shared.matcher_factory import FAILED, GuardedMatcher
 from constrained_k2.vocabulary.bitmask import TokenSet, empty_rows
 
 

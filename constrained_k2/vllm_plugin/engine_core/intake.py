@@ -16,8 +16,8 @@ from constrained_k2.vllm_plugin.engine_core.adoption_log import AdoptionLog
 from constrained_k2.vllm_plugin.shared.byte_compiler import (
     ENGINE_CORE,
     SLOW_SECONDS,
+    admit_in_engine_core,
     byte_compiler,
-    compiled_over_bytes,
 )
 from constrained_k2.vllm_plugin.shared.constraint import (
     carries_constraint,
@@ -31,7 +31,7 @@ from constrained_k2.vllm_plugin.shared.constraint import (
 )
 from constrained_k2.vllm_plugin.shared.counters import engine_counters
 from constrained_k2.vllm_plugin.shared.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.shared.log import warn, warn_of_any_objects
+from constrained_k2.vllm_plugin.shared.log import warn
 from constrained_k2.vllm_plugin.shared.openings import count_calls
 from constrained_k2.vllm_plugin.shared.settings import OFF, Route, Settings, settings_in
 from constrained_k2.vllm_plugin.shared.token_limits import take_thinking_budget, take_token_ids
@@ -114,9 +114,7 @@ def check(params: SamplingParams, settings: Settings) -> list[int]:
     if constraint is None:
         raise InvalidRequest("the request is tagged, but carries no tools", "vllm_xargs")
     finish_reserve_in(params.extra_args, 0)
-    checked = compiled_over_bytes(constraint, settings, ENGINE_CORE)
-    checked.admit()
-    warn_of_any_objects(checked.without_grammar)
+    checked = admit_in_engine_core(constraint, settings)
     if (resolved := checked.resolved_spec) is not constraint:
         params.extra_args = {**(params.extra_args or {}), XARGS_KEY: resolved.to_json()}
     return checked.slow_tools(SLOW_SECONDS)

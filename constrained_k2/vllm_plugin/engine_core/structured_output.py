@@ -6,8 +6,8 @@ others to vLLM. Scheduling, overlap with the forward pass, draft validation, rol
 are vLLM's.
 """
 
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from os import cpu_count
 from typing import Any
 
@@ -15,20 +15,18 @@ import torch
 from vllm.v1.structured_output import StructuredOutputManager
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.vllm_plugin.engine_core.draft_scores import DraftScores
 from constrained_k2.vllm_plugin.engine_core.grammar import NamedToken, ToolCallGrammar, fill_batch
 from constrained_k2.vllm_plugin.engine_core.intake import Intake, check
-from constrained_k2.vllm_plugin.engine_core.sampled_rows import SampledRows
-from constrained_k2.vllm_plugin.engine_core.speculation import grammar_drafting, names_our_proposer
+from constrained_k2.vllm_plugin.engine_core.speculation import DraftScores, grammar_drafting, refuse_idle_proposer
 from constrained_k2.vllm_plugin.shared.constraint import is_refused, is_tagged, precompile_of
 from constrained_k2.vllm_plugin.shared.counters import engine_counters
-from constrained_k2.vllm_plugin.shared.flags import PACKAGE, TOOL_PARSER_NAME
+from constrained_k2.vllm_plugin.shared.flags import TOOL_PARSER_NAME
 from constrained_k2.vllm_plugin.shared.log import logger, warn
 from constrained_k2.vllm_plugin.shared.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.shared.route import route_of
-from constrained_k2.vllm_plugin.shared.row_plan import NamedRow, PlannedRow
+from constrained_k2.vllm_plugin.shared.row_plan import NamedRow, PlannedRow, RowSampler, planned_ids, rows_of
+from constrained_k2.vllm_plugin.shared.server import vocabulary_of_model
 from constrained_k2.vllm_plugin.shared.settings import settings_in
-from constrained_k2.vllm_plugin.shared.vocabularies import vocabulary_of_model
 from constrained_k2.vocabulary.bitmask import words_per_row
 
 
@@ -42,22 +40,16 @@ class ConstrainedOutputManager(StructuredOutputManager):
         self._factory = MatcherFactory(vllm_config) if route == "structured_output" else None
         logger.info("constrained_k2: engine core, route %s, adopt %s", route or "none", settings_in(vllm_config).adopt)
         self.intake: Intake | None = None
-        self.sampled_rows = SampledRows()
+        self._sampler = RowSampler()
         self._named: list[NamedToken] = []  # of the step
         if route is not None:
             model = vllm_config.model_config
             vocabulary = vocabulary_of_model(model) if self._factory is None else self._factory.vocabulary
             self.intake = Intake(vllm_config, vocabulary, route)
         self.drafting = grammar_drafting(vllm_config)
-        if names_our_proposer(vllm_config) and (self._factory is None or not self.drafting.limit):
-            raise InvalidRequest(
-                "the grammar cannot draft alone on this server",
-                "--speculative-config",
-                f"Use {PACKAGE}.GrammarProposer with --tool-call-parser {TOOL_PARSER_NAME}, without our "
-                "--logits-processors, and leave the setting drafts on. Its method is custom_class",
-            )
+        refuse_idle_proposer(vllm_config)
         self._draft_scores = DraftScores()
-        if self._factory is not None and vllm_config.model_config.skip_tokenizer_init:
+        if vllm_config.model_config.skip_tokenizer_init:
             # Without a tokenizer vLLM has no structured outputs, and makes no threads for them.
             self.executor = ThreadPoolExecutor(max_workers=max(1, ((cpu_count() or 1) + 1) // 2))
 
@@ -68,11 +60,6 @@ class ConstrainedOutputManager(StructuredOutputManager):
             super().grammar_init(request)
             return
         structured.reasoning_ended = True  # what may be reasoned is in our grammar: vLLM is not to wait for its end
-        if is_refused(request.sampling_params):
-            refused: Future[ToolCallGrammar] = Future()
-            structured.grammar = refused
-            refused.set_exception(InvalidRequest("the request was refused when it arrived", "vllm_xargs"))
-            return
         structured.grammar = compiling = self.executor.submit(self._tool_call_grammar, request)
         if not self._use_async_grammar_compilation:
             wait((compiling,))
@@ -98,10 +85,32 @@ class ConstrainedOutputManager(StructuredOutputManager):
                 return self._grammar_bitmask[: len(ours)].numpy()
         return super().grammar_bitmask(requests, structured_output_request_ids, *args, **kwargs)
 
-    def named_rows(self, ids: Sequence[str]) -> list[NamedRow]:
-        """The rows of the step's masks that write functions' names; ``ids`` are its requests'."""
-        if not self._named:
-            return []
+    def planned_ids(
+        self, requests: Mapping[str, Any], ids: Sequence[str], drafts: Mapping[str, Sequence[int]]
+    ) -> Sequence[str]:
+        """The ids of a step's requests, with the rows that the workers look at, if there are any.
+
+        Args:
+            requests: vLLM's requests by id.
+            ids: Those of the step, in the order of their rows.
+            drafts: Their draft tokens; -1 where one is illegal: the rows after it have no mask.
+        """
+        examined = self._examined_rows(requests, ids, drafts) if self._sampler.begin_step() else []
+        named = self._named_rows(ids) if self._named else []
+        return planned_ids(ids, examined, named) if examined or named else ids
+
+    def _examined_rows(
+        self, requests: Mapping[str, Any], ids: Sequence[str], drafts: Mapping[str, Sequence[int]]
+    ) -> list[PlannedRow]:
+        rows: list[PlannedRow] = []
+        for number, request_id in enumerate(ids):
+            grammar = _grammar_of(requests[request_id])
+            if grammar is not None and grammar.matcher is not None:
+                rows += rows_of(number, drafts.get(request_id, ()), request_id)
+        return self._sampler.choose(rows)
+
+    def _named_rows(self, ids: Sequence[str]) -> list[NamedRow]:
+        """The rows of the step's masks that write functions' names."""
         numbers = {request_id: number for number, request_id in enumerate(ids)}
         found = []
         for grammar, position, call, intent in self._named:
@@ -148,6 +157,8 @@ class ConstrainedOutputManager(StructuredOutputManager):
 
     def _tool_call_grammar(self, request: Any) -> ToolCallGrammar:
         """A tagged request's grammar. Schemas that are slow to compile are compiled now, before it is scheduled."""
+        if is_refused(request.sampling_params):
+            raise InvalidRequest("the request was refused when it arrived", "vllm_xargs")
         if self._factory is None:
             raise InvalidRequest(
                 "the API server asks this engine core to constrain a request, but the engine core was started without "

@@ -11,10 +11,11 @@ from typing import Any
 from vllm.sampling_params import StructuredOutputsParams
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.request.call_limits import RepeatedCalls, read_max_calls, read_repeated_calls
+from constrained_k2.request.call_limits import read_max_calls, read_repeated_calls
 from constrained_k2.request.spec import ENGINES, ToolCallSpec
 from constrained_k2.request.strictness import StrictFalse, read_strict_false
-from constrained_k2.request.undeclared_calls import UndeclaredCalls, read_undeclared_calls
+from constrained_k2.request.undeclared_calls import read_undeclared_calls
+from constrained_k2.schema.undeclared_keys import read_undeclared_keys
 from constrained_k2.turn.finish_budget import read_finish_reserve
 from constrained_k2.vllm_plugin.shared.flags import XARGS_KEY
 from constrained_k2.vllm_plugin.shared.settings import (
@@ -25,6 +26,7 @@ from constrained_k2.vllm_plugin.shared.settings import (
     REPEATED_CALLS_KEY,
     STRICT_FALSE_KEY,
     UNDECLARED_CALLS_KEY,
+    UNDECLARED_KEYS_KEY,
 )
 
 _TAG = "constrained_k2, precompile: "
@@ -71,19 +73,18 @@ def strict_false_in(extra_args: dict[str, Any] | None) -> StrictFalse | None:
     return read_strict_false((extra_args or {}).get(STRICT_FALSE_KEY), f"vllm_xargs.{STRICT_FALSE_KEY}")
 
 
-def undeclared_calls_in(extra_args: dict[str, Any] | None) -> UndeclaredCalls | None:
-    """The request's treatment of calls of undeclared functions; None if it does not say."""
-    return read_undeclared_calls((extra_args or {}).get(UNDECLARED_CALLS_KEY), f"vllm_xargs.{UNDECLARED_CALLS_KEY}")
-
-
-def max_calls_in(extra_args: dict[str, Any] | None) -> int | None:
-    """The most calls of a request's turn; None for no bound."""
-    return read_max_calls((extra_args or {}).get(MAX_CALLS_KEY), f"vllm_xargs.{MAX_CALLS_KEY}")
-
-
-def repeated_calls_in(extra_args: dict[str, Any] | None) -> RepeatedCalls | None:
-    """The request's rule for equal calls in its turn; None if it does not say."""
-    return read_repeated_calls((extra_args or {}).get(REPEATED_CALLS_KEY), f"vllm_xargs.{REPEATED_CALLS_KEY}")
+def fields_in(extra_args: dict[str, Any] | None) -> dict[str, Any]:
+    """The fields of ``vllm_xargs`` that become part of a constraint, for :meth:`.ToolCallSpec.from_openai`."""
+    given = extra_args or {}
+    keys = given.get(UNDECLARED_KEYS_KEY)
+    location = "vllm_xargs."
+    return {
+        "undeclared_keys": None if keys is None else read_undeclared_keys(keys, location + UNDECLARED_KEYS_KEY),
+        "undeclared_calls": read_undeclared_calls(given.get(UNDECLARED_CALLS_KEY), location + UNDECLARED_CALLS_KEY),
+        "max_calls": read_max_calls(given.get(MAX_CALLS_KEY), location + MAX_CALLS_KEY),
+        "repeated_calls": read_repeated_calls(given.get(REPEATED_CALLS_KEY), location + REPEATED_CALLS_KEY),
+        "strict_false": strict_false_in(extra_args),
+    }
 
 
 def finish_reserve_in(extra_args: dict[str, Any] | None, default: int) -> int:

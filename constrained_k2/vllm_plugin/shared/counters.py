@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from time import perf_counter
 from typing import Any, Literal, get_args
 
@@ -23,11 +23,6 @@ Left = Literal["format", "tools", "option", "error"]
 tools cannot be constrained, the request's options rule it out, or this package failed."""
 
 
-def _new_source() -> str:
-    """A random id of this process."""
-    return secrets.token_hex(8)
-
-
 @dataclass(slots=True, eq=False)
 class EngineCounters:
     """Totals of one process that computes masks. One thread adds to each; other threads only read.
@@ -36,7 +31,7 @@ class EngineCounters:
     forbade the unmasked argmax of ``changed_rows`` of the ``examined_rows``.
     """
 
-    source: str = field(default_factory=_new_source)
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
     constant: MaskCount = field(default_factory=MaskCount)
     header: MaskCount = field(default_factory=MaskCount)
     arguments: MaskCount = field(default_factory=MaskCount)
@@ -53,33 +48,17 @@ class EngineCounters:
     changed_rows: int = 0
 
     @property
-    def age(self) -> int:
-        """A number that grows with every count; 0 before the first."""
-        grammars = self.grammars
-        requests = sum(self.adopted.values()) + sum(self.left.values()) + self.unconstrained_calls
-        requests += self.declined_calls + self.unmeant_calls
-        rows = self.masked_steps + self.examined_rows
-        return rows + self.ended_early + grammars.compiled + grammars.hits + requests
+    def source(self) -> str:
+        """The process: a worker that was forked from the engine core has another one than the core."""
+        return f"{self.id}-{os.getpid()}"
 
     def snapshot(self) -> dict[str, Any]:
         """The totals as plain values for any serializer."""
         grammars = self.grammars.snapshot()
-        totals: dict[str, float] = {
-            "masked_steps": self.masked_steps,
-            "ended_early": self.ended_early,
-            "ignored_limits": self.ignored_limits,
-            "hits": grammars["hits"],
-            "compiled": grammars["compiled"],
-            "empty_masks": grammars["empty_masks"],
-            "late_refusals": grammars["late_refusals"],
-            "examined_rows": self.examined_rows,
-            "changed_rows": self.changed_rows,
-            "declined_calls": self.declined_calls,
-            "unmeant_calls": self.unmeant_calls,
-        }
+        totals: dict[str, float] = {name: getattr(self, name) for name in _COUNTS}
+        totals |= {name: grammars[name] for name in ("hits", "compiled", "empty_masks", "late_refusals")}
         totals |= {f"adopted_{source}": count for source, count in self.adopted.items()}
         totals |= {f"left_{reason}": count for reason, count in self.left.items()}
-        totals["unconstrained_calls"] = self.unconstrained_calls
         for kind, masks in (("constant", self.constant), ("header", self.header), ("arguments", self.arguments)):
             totals |= {f"{kind}_rows": masks.rows, f"{kind}_seconds": masks.seconds}
         return {"source": self.source, "totals": totals, "recent": grammars["recent"]}
@@ -89,16 +68,11 @@ class EngineCounters:
         self.ignored_limits += 1
 
 
+_COUNTS = [each.name for each in fields(EngineCounters) if each.type is int]
+
 engine_counters = EngineCounters()
 """This process's counters; global, since the publisher holds no reference to the processor or backend that masks."""
 
-
-def _be_another_source() -> None:
-    """In a worker that was forked from the engine core, which would take the worker's counts for its own."""
-    engine_counters.source = _new_source()
-
-
-os.register_at_fork(after_in_child=_be_another_source)
 
 MASK_COUNTS = dict.fromkeys(Phase, engine_counters.constant) | {
     Phase.CALL_ID: engine_counters.header,

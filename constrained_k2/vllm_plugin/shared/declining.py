@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import torch
 
 from constrained_k2.kernels.declining import NamedRows
-from constrained_k2.vllm_plugin.shared.arriving import PendingCopies
 from constrained_k2.vllm_plugin.shared.counters import EngineCounters, engine_counters
 from constrained_k2.vllm_plugin.shared.row_plan import NamedRow
+from constrained_k2.vllm_plugin.shared.row_probe import PendingCopies
 
 _CALLS = 4096
 """The most calls that are remembered, so that none is counted twice."""

@@ -6,11 +6,7 @@ Requests are untrusted, and log lines quote them: so lines are limited in length
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:  # the plugin is loaded in every process of a server, and imports little
-    from constrained_k2.schema.coverage import KeywordUse
+from collections.abc import Callable
 
 logger = logging.getLogger("vllm.constrained_k2")  # vLLM's servers show no warnings of other loggers
 
@@ -52,12 +48,6 @@ def warn(what: str, text: str) -> None:
     if dropped is not None:
         more = f" ({dropped} more before)" if dropped else ""
         logger.warning("constrained_k2: %s%s: %s", what, more, in_one_line(text))
-
-
-def warn_of_any_objects(reasons: "Mapping[str, KeywordUse]") -> None:
-    """Log the functions of a request that accept any JSON object because their schema has no grammar."""
-    for name, use in reasons.items():
-        warn("not enforced in a schema", f"{name!r}: {use.pointer} ({use.reason})")
 
 
 def in_one_line(text: str) -> str:

@@ -1,6 +1,7 @@
 """Makes a request's matcher from its sampling parameters, in the engine."""
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from vllm import SamplingParams
@@ -12,9 +13,9 @@ from constrained_k2.turn.thinking_budget import ThinkingBudget
 from constrained_k2.turn.token_restriction import TokenRestriction
 from constrained_k2.vllm_plugin.shared.constraint import constraint_in, finish_reserve_in
 from constrained_k2.vllm_plugin.shared.counters import engine_counters
+from constrained_k2.vllm_plugin.shared.server import vocabulary_of_model
 from constrained_k2.vllm_plugin.shared.settings import settings_in
 from constrained_k2.vllm_plugin.shared.token_limits import token_limits_in
-from constrained_k2.vllm_plugin.shared.vocabularies import vocabulary_of_model
 from constrained_k2.vocabulary.bitmask import TokenSet
 
 PROMPT_END = 8
@@ -71,3 +72,32 @@ class MatcherFactory:
                 self.vocabulary.size, limits.allowed_token_ids, limits.bad_words, engine_counters.count_ignored_limit
             )
         return matcher
+
+
+FAILED = object()
+"""The result of a step that raised."""
+
+
+class GuardedMatcher(ABC):
+    """One constrained request inside the engine, on either route; ``matcher`` is None once it has failed.
+
+    An exception that leaves a grammar or a logits processor would end the whole engine.
+    """
+
+    def __init__(self, matcher: ToolCallMatcher | None, stop: TokenSet) -> None:
+        self.matcher = matcher
+        self._stop = stop
+
+    def attempt(self, step: Callable[..., Any], *args: Any) -> Any:
+        """The result of a step, or :data:`FAILED`."""
+        try:
+            return step(*args)
+        except (KeyboardInterrupt, SystemExit):  # vLLM's own way to end the engine
+            raise
+        except BaseException as error:  # noqa: BLE001 - see the class; PyO3 raises Rust's panics as BaseException
+            self.failed(step, error)
+        return FAILED
+
+    @abstractmethod
+    def failed(self, step: Callable[..., Any], error: BaseException) -> None:
+        """Decide what a failed step means for the request."""

@@ -139,23 +139,6 @@ REQUEST_FIELDS = (
 """The fields of a request's ``vllm_xargs``."""
 
 
-class Server:
-    """The server that this process belongs to; set where vLLM sets up its admission of requests."""
-
-    constrains: bool = True
-    """True if its engine constrains, by either route."""
-    model_name: str = ""
-    """vLLM's ``model_name`` label."""
-    settings: Settings = Settings()
-
-
-def remember_server(vllm_config: Any, route: Route | None) -> None:
-    """Set :class:`Server`."""
-    Server.constrains = route is not None
-    Server.model_name = vllm_config.model_config.served_model_name
-    Server.settings = settings_in(vllm_config)
-
-
 def settings_in(vllm_config: Any) -> Settings:
     """Read vLLM's ``additional_config``."""
     config = vllm_config.additional_config
@@ -178,8 +161,8 @@ def settings_in(vllm_config: Any) -> Settings:
     return msgspec.structs.replace(read, strict=StrictPolicy.from_config(bounds))
 
 
-def read_switch(value: object, key: str) -> bool:
+def read_switch(value: object, key: str, remedy: str = "") -> bool:
     """True if a switch in a request's ``vllm_xargs`` is on."""
     if value not in (ON, OFF):
-        raise InvalidRequest(f"must be {ON!r} or {OFF!r}, not {str(value)[:40]!r}", f"vllm_xargs.{key}")
+        raise InvalidRequest(f"must be {ON!r} or {OFF!r}, not {str(value)[:40]!r}", f"vllm_xargs.{key}", remedy)
     return value == ON

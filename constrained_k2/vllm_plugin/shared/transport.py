@@ -8,8 +8,11 @@ differences: one lost or read twice does no harm.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from time import monotonic
 from typing import Any
+
+from vllm.v1.metrics.stats import SchedulerStats
 
 from constrained_k2.vllm_plugin.shared.counters import engine_counters
 
@@ -44,20 +47,6 @@ class Published:
         return {"totals": totals, "compile_seconds": durations} if totals else None
 
 
-class NewTotals:
-    """The totals of a process, each time that they have changed."""
-
-    def __init__(self) -> None:
-        self._sent = 0  # the age of the totals that were taken last
-
-    def take(self) -> dict[str, Any] | None:
-        """The totals; None if nothing was counted since the last call."""
-        if engine_counters.age == self._sent:
-            return None
-        self._sent = engine_counters.age
-        return engine_counters.snapshot()
-
-
 class Collected:
     """The totals that one scheduler knows."""
 
@@ -66,7 +55,6 @@ class Collected:
         self._next = 0.0  # when the next report may be made while requests run
         self._published = Published()
         self._workers: dict[str, dict[str, Any]] = {}  # the totals of each process that came since the last time
-        self._own = NewTotals()
 
     def take(self, totals: dict[str, Any]) -> None:
         """Note the totals that came with a worker's output."""
@@ -85,8 +73,17 @@ class Collected:
             if now < self._next:
                 return None
             self._next = now + _INTERVAL
-        own, workers = self._own.take(), self._workers
-        if own is None and not workers:
-            return None
-        self._workers = {}
-        return self._published.delta([own or engine_counters.snapshot(), *workers.values()])
+        workers, self._workers = self._workers, {}
+        return self._published.delta([engine_counters.snapshot(), *workers.values()])
+
+
+@dataclass
+class _Field:
+    constrained_k2: dict[str, Any] | None = None
+
+
+def stats_fields(original: Any) -> Any:
+    """Give ``SchedulerStats`` a field that its constructor does not take."""
+    setattr(SchedulerStats, FIELD, None)  # what instances have that vLLM's __init__ makes
+    SchedulerStats.__annotations__[FIELD] = _Field.__annotations__[FIELD]  # its type, for msgspec
+    return {**original, FIELD: fields(_Field)[0]}

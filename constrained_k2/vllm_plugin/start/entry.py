@@ -23,7 +23,8 @@ def from_cli_args(original: Any, cls: Any, args: Any, *more: Any, **kwargs: Any)
 
         refuse_rust_front_end(args)
         activate("api_server")
-        from constrained_k2.vllm_plugin.shared.settings import Server, settings_in
+        from constrained_k2.vllm_plugin.shared.server import Server
+        from constrained_k2.vllm_plugin.shared.settings import settings_in
 
         choose_route(args)
         Server.settings = settings_in(args)  # a process that only renders sees them nowhere else
@@ -49,8 +50,7 @@ def input_processor_init(original: Any, self: Any, vllm_config: Any, *args: Any,
     activate("api_server")
     from constrained_k2.vllm_plugin.api_server.admission import Admission
     from constrained_k2.vllm_plugin.shared.route import route_of
-    from constrained_k2.vllm_plugin.shared.settings import remember_server
-    from constrained_k2.vllm_plugin.shared.vocabularies import vocabulary_of, vocabulary_of_model
+    from constrained_k2.vllm_plugin.shared.server import remember_server, vocabulary_of, vocabulary_of_model
 
     original(self, vllm_config, *args, **kwargs)
     route = route_of(vllm_config)

@@ -5,7 +5,7 @@
 * :mod:`.apply`: checks rows, and applies all of a process or none.
 * :mod:`.entry`: the four entry patches, the only replacements in a server without our flags. Each calls vLLM's function
   with the same arguments; if it sees one of our flags, it applies the rows of its process first.
-* ``patched_….py`` in the folder of a process: its replacements. A process imports only the files that its rows name.
+* ``patched.py`` in the folder of a process: its replacements. A process imports only the files that its rows name.
 
 A replacement is a function that takes vLLM's object and returns what replaces it. A new vLLM version is
 supported by rows here and by a row of :data:`.versions.VERSIONS`.

@@ -37,7 +37,7 @@ PATCHES = (
           "vllm.general_plugins receive the configuration.", is_entry=True),
     # Prompts ----------------------------------------------------------------------------------------------------------
     Patch("vllm.renderers.online_renderer:OnlineRenderer.preprocess_chat",
-          "api_server.patched_requests:preprocess_chat", ("api_server",),
+          "api_server.patched:preprocess_chat", ("api_server",),
           reads("request messages tool_dicts default_template default_template_content_format",
                 "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest extract_structured_outputs",
                 "vllm.entrypoints.openai.responses.protocol:ResponsesRequest extract_structured_outputs",
@@ -49,7 +49,7 @@ PATCHES = (
           "A hook of the tool parser that sees messages and tools before the chat template does.",
           "ToolParser has such a hook."),
     *(Patch(f"vllm.renderers.{module}:_postprocess_messages",
-            "api_server.patched_requests:postprocess_messages", ("api_server",),
+            "api_server.patched:postprocess_messages", ("api_server",),
             reads("messages"),
             "vLLM parses the arguments of earlier calls and writes them anew: other blanks than the model's own, so "
             "the prefix cache misses, and {} for anything but a JSON object. Kimi's templates take the text.",
@@ -58,7 +58,7 @@ PATCHES = (
       for version, module in (("0.32", "chat_utils"), ("0.33", "chat_utils.chat_message"))),
     # Requests ---------------------------------------------------------------------------------------------------------
     Patch("vllm.v1.engine.input_processor:InputProcessor.process_inputs",
-          "api_server.patched_requests:process_inputs", ("api_server",),
+          "api_server.patched:process_inputs", ("api_server",),
           reads("params resumable", "vllm.v1.engine:EngineCoreRequest sampling_params",
                 "vllm:SamplingParams structured_outputs bad_words bad_words_token_ids _bad_words_token_ids",
                 "vllm:SamplingParams extra_args allowed_token_ids thinking_token_budget trace_decode_token_ids"),
@@ -67,14 +67,14 @@ PATCHES = (
           "A registry of structured-output backends, each with its validation.",
           "A backend can be registered and named by a request."),
     # Answers ----------------------------------------------------------------------------------------------------------
-    Patch("vllm.parser:ParserManager.get_parser", "api_server.patched_answers:get_parser", ("api_server",),
+    Patch("vllm.parser:ParserManager.get_parser", "api_server.patched:get_parser", ("api_server",),
           reads("vllm.parser.abstract_parser:DelegatingParser adjust_request(request) parse(model_output_token_ids) "
                 "parse_delta(delta_token_ids) parse_delta(prompt_token_ids) tool_parser_cls reasoning_parser_cls"),
           "vLLM's composed Parser hands a tool parser text, in which a marker and its spelling are the same.",
           "A ToolParser that can replace the whole Parser, as some of vLLM's own models do by an if chain.",
           "A Parser class can be registered under a name."),
     Patch("vllm.entrypoints.openai.chat_completion.serving:OpenAIServingChat.chat_completion_full_generator",
-          "api_server.patched_answers:chat_completion_full_generator", ("api_server",),
+          "api_server.patched:chat_completion_full_generator", ("api_server",),
           reads("request result_generator parser",
                 "vllm.entrypoints.openai.chat_completion.serving:OpenAIServingChat parser_cls"),
           "vLLM reports finish_reason tool_calls for every answer with calls, also if max_tokens cut one. On 0.33 "
@@ -82,18 +82,18 @@ PATCHES = (
           "A finish_reason that the Parser may set.",
           "Parser.parse returns a finish_reason."),
     Patch("vllm.entrypoints.openai.chat_completion.serving:maybe_filter_parallel_tool_calls",
-          "api_server.patched_answers:maybe_filter_parallel_tool_calls", ("api_server",), reads("item request"),
+          "api_server.patched:maybe_filter_parallel_tool_calls", ("api_server",), reads("item request"),
           "As above for streams: the last function that sees each choice of a stream together with its request.",
           "A finish_reason that the Parser may set.",
           "DeltaMessage carries a finish_reason.", versions=("0.32",)),
     Patch("vllm.entrypoints.openai.chat_completion.stream_processor:ChatStreamProcessor.step",
-          "api_server.patched_answers:stream_step", ("api_server",), (),
+          "api_server.patched:stream_step", ("api_server",), (),
           "As above for streams since 0.33, where a choice's finish_reason comes with its delta. No function sees the "
           "request there, so streams carry no diagnostics.",
           "A finish_reason that the Parser may set.",
           "DeltaMessage carries a finish_reason.", versions=("0.33",)),
     *(Patch(f"vllm.entrypoints.openai.responses.serving:OpenAIServingResponses.{method}",
-            "api_server.patched_answers:responses", ("api_server",),
+            "api_server.patched:responses", ("api_server",),
             reads("vllm.entrypoints.openai.responses.serving:OpenAIServingResponses parser"),
             "Of a response that max_output_tokens cuts, vLLM says completed in its items, and in the last event of its "
             "stream (vllm-project/vllm#45386, #57998).",
@@ -101,7 +101,7 @@ PATCHES = (
             "A stream that max_output_tokens cuts ends in response.incomplete.")
       for method in ("create_responses", "retrieve_responses")),
     Patch("vllm.v1.engine.detokenizer:IncrementalDetokenizer.from_new_request",
-          "api_server.patched_answers:from_new_request",
+          "api_server.patched:from_new_request",
           ("api_server",),
           reads("tokenizer request", "vllm.v1.engine:EngineCoreRequest sampling_params prompt_token_ids",
                 "vllm:SamplingParams extra_args stop",
@@ -143,7 +143,7 @@ PATCHES = (
           "vLLM has these, or a list of schedulers' mixins."),
     # Metrics ----------------------------------------------------------------------------------------------------------
     Patch("vllm.v1.metrics.loggers:PrometheusStatLogger.__init__",
-          "api_server.patched_loggers:stat_logger_init", ("api_server",),
+          "api_server.patched:stat_logger_init", ("api_server",),
           reads("vllm_config", "vllm.v1.metrics.loggers:PrometheusStatLogger engine_indexes"),
           "Counters start at 0 with the server. vllm.stat_logger_plugins cannot serve: one installed plugin turns "
           "--disable-log-stats off for every server of the environment (AsyncLLM: has_custom_loggers), LLM never "
@@ -152,26 +152,26 @@ PATCHES = (
           "A stat-logger plugin that does not force log_stats, loaded wherever PrometheusStatLogger is.",
           "vllm.stat_logger_plugins leave --disable-log-stats alone."),
     Patch("vllm.v1.metrics.loggers:PrometheusStatLogger.record",
-          "api_server.patched_loggers:stat_logger_record", ("api_server",),
+          "api_server.patched:stat_logger_record", ("api_server",),
           reads("scheduler_stats engine_idx", "vllm.v1.metrics.loggers:PrometheusStatLogger vllm_config"),
           "Shows what the engine has counted; see the row above.",
           "A stat-logger plugin that does not force log_stats, loaded wherever PrometheusStatLogger is.",
           "vllm.stat_logger_plugins leave --disable-log-stats alone."),
     Patch("vllm.v1.metrics.stats:SchedulerStats.__dataclass_fields__",
-          "shared.patched_stats:stats_fields", ("api_server", "engine_core"),
+          "shared.transport:stats_fields", ("api_server", "engine_core"),
           reads("vllm.v1.engine:EngineCoreOutputs scheduler_stats"),
           "The only object that the engine core sends its front end every step. A new dataclass would not reach the "
           "names that are bound to this one elsewhere.",
           "A free field in SchedulerStats.",
           "SchedulerStats has a dictionary for plugins."),
     Patch("vllm.v1.outputs:ModelRunnerOutput.__getstate__",
-          "worker.patched_output:model_runner_output_getstate", ("worker",), (),
+          "worker.patched:model_runner_output_getstate", ("worker",), (),
           "A worker in a process of its own sends the engine core nothing but this object, pickled.",
           "A free field in ModelRunnerOutput.",
           "ModelRunnerOutput has a dictionary for plugins."),
     # Examined rows ----------------------------------------------------------------------------------------------------
     Patch("vllm.v1.worker.gpu_model_runner:apply_grammar_bitmask",
-          "worker.patched_rows:apply_grammar_bitmask", ("worker",),
+          "worker.patched:apply_grammar_bitmask", ("worker",),
           reads("scheduler_output grammar_output input_batch logits",
                 "vllm.v1.core.sched.output:GrammarOutput structured_output_request_ids",
                 "vllm.v1.core.sched.output:SchedulerOutput scheduled_spec_decode_tokens"),
@@ -179,7 +179,7 @@ PATCHES = (
           "A hook around the masks.",
           "vLLM says what a mask changes."),
     Patch("vllm.v1.worker.gpu.structured_outputs:StructuredOutputsWorker.apply_grammar_bitmask",
-          "worker.patched_rows:apply_grammar_bitmask_v2", ("worker",),
+          "worker.patched:apply_grammar_bitmask_v2", ("worker",),
           reads("logits input_batch grammar_req_ids grammar_bitmask",
                 "vllm.v1.worker.gpu.input_batch:InputBatch req_ids cu_num_logits"),
           "As above in the V2 model runner.",
@@ -187,7 +187,7 @@ PATCHES = (
           "vLLM says what a mask changes."),
     # Draft rows -------------------------------------------------------------------------------------------------------
     Patch("vllm.v1.sample.rejection_sampler:expand_batch_to_tokens",
-          "worker.patched_sampling:expand_batch_to_tokens", ("worker",),
+          "worker.patched:expand_batch_to_tokens", ("worker",),
           reads("x cu_num_tokens num_tokens replace_from replace_to"),
           "On the CPU build, temperature, top-k and top-p of draft tokens are uninitialized memory if a request of the "
           "batch samples (vllm-project/vllm#55005): such answers are noise, or the engine stops.",

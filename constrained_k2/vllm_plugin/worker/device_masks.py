@@ -6,10 +6,11 @@ import numpy as np
 import torch
 
 from constrained_k2.kernels import MAX_IDS, PLAN_COLUMNS, Column, Workspace, apply_masks
+from constrained_k2.vllm_plugin.shared.matcher_factory import MatcherFactory
 from constrained_k2.vllm_plugin.shared.row_plan import SAMPLED_ROWS, PlannedRow
 from constrained_k2.vllm_plugin.shared.row_probe import row_probe
-from constrained_k2.vllm_plugin.worker.known_masks import Ids, Row
-from constrained_k2.vllm_plugin.worker.mask_slots import MaskSlots
+from constrained_k2.vllm_plugin.worker.host_masks import HostMasks
+from constrained_k2.vllm_plugin.worker.known_masks import Ids, MaskSlots, Row
 from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
 from constrained_k2.vocabulary.bitmask import words_per_row
 
@@ -30,7 +31,6 @@ class DeviceMasks(RowMasks):
         size: The vocabulary's.
         rows: The most rows of a step.
         device: That of the logits.
-        interval: The interval, in steps, at which rows of all requests are examined; 0: never; by default 16.
         pin: Whether memory can be pinned.
         slots: Masks that are kept on the device.
 
@@ -38,19 +38,10 @@ class DeviceMasks(RowMasks):
         uploaded_bytes: Copied to the device so far.
     """
 
-    def __init__(  # noqa: PLR0913 - a device and its bounds
-        self,
-        size: int,
-        rows: int,
-        device: torch.device,
-        interval: int | None = None,
-        *,
-        pin: bool,
-        slots: int = _SLOTS,
-    ) -> None:
+    def __init__(self, size: int, rows: int, device: torch.device, *, pin: bool, slots: int = _SLOTS) -> None:
         words = words_per_row(size)
         self._host_masks = torch.zeros((rows, words), dtype=torch.int32, pin_memory=pin)
-        super().__init__(self._host_masks.numpy(), interval)
+        super().__init__(self._host_masks.numpy())
         self._device = device
         self._on_gpu = device.type == "cuda"
         self._slots = MaskSlots(slots)
@@ -179,3 +170,13 @@ class DeviceMasks(RowMasks):
             self._sent.record()
         plan = self._orders[start : start + length].view(-1, PLAN_COLUMNS)
         return plan, self._orders[start + length : end]
+
+
+def row_masks(factory: MatcherFactory, rows: int, device: torch.device, *, pin: bool) -> RowMasks:
+    """The masks of a worker whose steps have so many rows at most, ready for the first of them."""
+    size = factory.vocabulary.size
+    if device.type == "cpu":
+        return HostMasks(size, rows)
+    masks = DeviceMasks(size, rows, device, pin=pin)
+    masks.warm_up(size)
+    return masks

@@ -14,7 +14,7 @@ from constrained_k2.vocabulary.bitmask import TokenSet, words_per_row
 class HostMasks(RowMasks):
     """Masks rows in host memory; ``size`` is the vocabulary's, ``rows`` the most of a step."""
 
-    def __init__(self, size: int, rows: int, interval: int | None = None) -> None:
+    def __init__(self, size: int, rows: int) -> None:
         self._size = size
         self._listed: list[tuple[int, Ids]] = []
         self._forbidding: list[tuple[int, TokenSet]] = []
@@ -22,7 +22,7 @@ class HostMasks(RowMasks):
         self._masks: list[Row] = []
         self._listed_guarded: list[tuple[int, Ids]] = []
         self._guarded: list[tuple[int, Row]] = []
-        super().__init__(np.zeros((rows, words_per_row(size)), dtype=np.int32), interval)
+        super().__init__(np.zeros((rows, words_per_row(size)), dtype=np.int32))
 
     def add_constant(self, row: int, tokens: TokenSet, *, guarded: bool = False) -> None:
         """As in the base class; a set of forbidden tokens costs as much as it has tokens."""

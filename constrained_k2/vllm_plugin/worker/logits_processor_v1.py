@@ -8,8 +8,8 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from constrained_k2.vllm_plugin.shared.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
+from constrained_k2.vllm_plugin.worker.device_masks import row_masks
 from constrained_k2.vllm_plugin.worker.masked_request import MaskedRequest
-from constrained_k2.vllm_plugin.worker.masks import row_masks
 
 
 def _catch_up(turn: MaskedRequest, ids: list[int]) -> None:

@@ -18,8 +18,8 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProc
 
 from constrained_k2.compiler.compiler import CompiledToolCalls
 from constrained_k2.vllm_plugin.shared.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
+from constrained_k2.vllm_plugin.worker.device_masks import row_masks
 from constrained_k2.vllm_plugin.worker.masked_request import MaskedRequest
-from constrained_k2.vllm_plugin.worker.masks import row_masks
 from constrained_k2.vllm_plugin.worker.token_history import DraftRows, TokenHistory
 
 

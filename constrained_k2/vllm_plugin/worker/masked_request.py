@@ -10,9 +10,8 @@ from constrained_k2.compiler.compiled import CompiledToolCalls
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.vllm_plugin.shared.counters import engine_counters
-from constrained_k2.vllm_plugin.shared.guarded_matcher import FAILED, GuardedMatcher
 from constrained_k2.vllm_plugin.shared.log import logger
-from constrained_k2.vllm_plugin.shared.matcher_factory import MatcherFactory, PromptInfo
+from constrained_k2.vllm_plugin.shared.matcher_factory import FAILED, GuardedMatcher, MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.shared.row_plan import rows_of
 from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
 from constrained_k2.vocabulary.bitmask import TokenSet

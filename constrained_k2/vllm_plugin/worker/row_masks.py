@@ -29,11 +29,10 @@ class RowMasks(ABC):
 
     Args:
         computed: int32 ``[rows, words]``: takes the masks that are written, as many as a step has rows.
-        interval: The interval, in steps, at which rows are examined; 0: never; by default 16.
     """
 
-    def __init__(self, computed: npt.NDArray[np.int32], interval: int | None = None) -> None:
-        self._sampler = RowSampler(interval)
+    def __init__(self, computed: npt.NDArray[np.int32]) -> None:
+        self._sampler = RowSampler()
         self._examinable: list[PlannedRow] = []
         self._in_names: list[NamedRow] = []
         self.is_sampled = False  # rows may be examined in this step

@@ -5,8 +5,6 @@ import numpy.typing as npt
 import torch
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcRequestState
 
-from constrained_k2.vllm_plugin.worker.host_copy import HostCopy
-
 
 class TokenHistory:
     """The newest tokens of all slots, up to ``window`` a step and request, fetched once a step in one small copy."""
@@ -77,3 +75,37 @@ class DraftRows:
         self._copy.wait()
         layout: npt.NDArray[np.int32] = self._on_host.numpy()[: 3 * rows].reshape(3, rows)
         return layout
+
+
+class HostCopy:
+    """Copies tensors to the host; only :meth:`wait` waits, and only for what was before the copy in its stream.
+
+    The model's stream may be given its next forward pass right after :meth:`start`: the copy does not wait for it.
+    On a CPU everything has happened when :meth:`start` returns.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._done = torch.cuda.Event() if self._stream is not None else None
+
+    def before_overwriting(self) -> None:
+        """Make the current stream, not the host, wait until the last copy has read its source."""
+        if self._done is not None:
+            torch.cuda.current_stream().wait_event(self._done)
+
+    def start(self, *copies: tuple[torch.Tensor, torch.Tensor]) -> None:
+        """Begin copying each source, as the current stream will leave it, to the host: pinned memory does not block."""
+        if self._stream is None or self._done is None:
+            for source, location in copies:
+                location.copy_(source)
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            for source, location in copies:
+                location.copy_(source, non_blocking=True)
+            self._done.record()
+
+    def wait(self) -> None:
+        """Wait until the destinations hold what was copied."""
+        if self._done is not None:
+            self._done.synchronize()

@@ -10,15 +10,17 @@ from openai.types.responses import ResponseFunctionToolCall, ResponseOutputItemD
 from vllm import SamplingParams
 from vllm.entrypoints.openai.responses.protocol import ResponseCompletedEvent, ResponsesRequest, ResponsesResponse
 
-from constrained_k2.vllm_plugin.api_server import patched_answers
+from constrained_k2.vllm_plugin.api_server import patched
 from constrained_k2.vllm_plugin.shared.flags import TOOL_PARSER_NAME
 
-OURS = SimpleNamespace(parser=SimpleNamespace(tool_parser_cls=SimpleNamespace(name=TOOL_PARSER_NAME)))
-OTHERS = SimpleNamespace(parser=SimpleNamespace(tool_parser_cls=SimpleNamespace(name="hermes")))
+OURS, OTHERS = (
+    SimpleNamespace(parser=SimpleNamespace(tool_parser_cls=SimpleNamespace(name=name)))
+    for name in (TOOL_PARSER_NAME, "hermes")
+)
 
 
-def message(text: str) -> ResponseOutputMessage:
-    part: Any = {"type": "output_text", "text": text, "annotations": []}
+def message() -> ResponseOutputMessage:
+    part: Any = {"type": "output_text", "text": "a", "annotations": []}
     return ResponseOutputMessage(id="m", type="message", role="assistant", status="completed", content=[part])
 
 
@@ -26,90 +28,74 @@ def call() -> ResponseFunctionToolCall:
     return ResponseFunctionToolCall(type="function_call", call_id="c", name="f", arguments="{}", status="completed")
 
 
-def response(status: Any, *items: Any) -> ResponsesResponse:
+def response(status: Any, items: list[Any]) -> ResponsesResponse:
     return ResponsesResponse.from_request(
-        ResponsesRequest(input="x", model="m"),
-        SamplingParams(max_tokens=5),
-        model_name="m",
-        created_time=0,
-        output=list(items),
-        status=status,
-        usage=None,
-    )
+        ResponsesRequest(input="x", model="m"), SamplingParams(max_tokens=5),
+        model_name="m", created_time=0, output=items, status=status, usage=None,
+    )  # fmt: skip
 
 
-def streamed(serving: Any, status: Any, *items: Any) -> list[Any]:
+async def answered(serving: Any, answer: Any) -> Any:
+    """Return an answer of vLLM's, as it is after the replacement."""
+
+    async def vllm(*_: Any) -> Any:
+        return answer
+
+    return await patched.responses(vllm)(serving, "request")
+
+
+def streamed(serving: Any, status: Any, items: list[Any]) -> list[Any]:
     """The events of a stream with these items, of each its end alone."""
     closed = []
 
     async def events() -> AsyncIterator[Any]:
+        done: Any = {"type": "response.output_item.done"}
+        completed: Any = {"type": "response.completed", "response": response(status, items)}
         try:
             for at, item in enumerate(items):
-                yield ResponseOutputItemDoneEvent(
-                    type="response.output_item.done", sequence_number=at, output_index=at, item=item
-                )
-            yield ResponseCompletedEvent(
-                type="response.completed", sequence_number=len(items), response=response(status, *items)
-            )
+                yield ResponseOutputItemDoneEvent(sequence_number=at, output_index=at, item=item, **done)
+            yield ResponseCompletedEvent(sequence_number=len(items), **completed)
         finally:
             closed.append(True)
 
-    async def vllm(*_: Any) -> Any:
-        return events()
-
     async def collected() -> list[Any]:
-        return [event async for event in await patched_answers.responses(vllm)(serving, "request")]
+        return [event async for event in await answered(serving, events())]
 
     found = asyncio.run(collected())
     assert closed
     return found
 
 
-def statuses(items: list[Any]) -> list[str]:
-    return [item.status for item in items]
-
-
-@pytest.mark.parametrize("serving", [OURS, OTHERS], ids=["ours", "others"])
-def test_a_stream_that_is_not_cut_is_vllms_own(serving: Any) -> None:
-    for status, items in (("completed", [message("a"), call()]), ("completed", []), ("cancelled", [message("a")])):
-        events = streamed(serving, status, *items)
-        assert [event.sequence_number for event in events] == list(range(len(items) + 1))
-        assert type(events[-1]) is ResponseCompletedEvent
-        assert statuses(events[-1].response.output) == ["completed"] * len(items)
-    events = streamed(OTHERS, "incomplete", message("a"))
-    assert [event.type for event in events] == ["response.output_item.done", "response.completed"]
-    assert events[0].item.status == "completed"
-
-
 @pytest.mark.parametrize(
-    ("items", "expected"),
+    ("serving", "status", "made", "expected"),
     [
-        ([message("a")], ["incomplete"]),
-        ([call(), message("a")], ["completed", "incomplete"]),
-        ([message("a"), call()], ["completed", "completed"]),  # a call is shown only if it is whole
-        ([], []),
+        *((serving, "completed", [message, call], ["completed", "completed"]) for serving in (OURS, OTHERS)),
+        (OURS, "completed", [], []),
+        (OURS, "cancelled", [message], ["completed"]),
+        (OTHERS, "incomplete", [message], ["completed"]),
+        (OURS, "incomplete", [message], ["incomplete"]),
+        (OURS, "incomplete", [call, message], ["completed", "incomplete"]),
+        (OURS, "incomplete", [message, call], ["completed", "completed"]),  # a call is shown only if it is whole
+        (OURS, "incomplete", [], []),
     ],
 )
-def test_a_response_that_is_cut_is_incomplete(items: list[Any], expected: list[str]) -> None:
-    copies = [item.model_copy() for item in items]
-    events = streamed(OURS, "incomplete", *copies)
-    assert [event.type for event in events] == ["response.output_item.done"] * len(items) + ["response.incomplete"]
-    assert [event.sequence_number for event in events] == list(range(len(items) + 1))
-    assert statuses([event.item for event in events[:-1]]) == expected
-    assert statuses(events[-1].response.output) == expected
-    assert events[-1].response.incomplete_details.reason == "max_output_tokens"
-    shown = events[-1].model_dump(mode="json")["response"]
-    assert set(shown) == set(response("incomplete").model_dump())
-
-    async def vllm(*_: Any) -> Any:
-        return response("incomplete", *(item.model_copy() for item in items))
-
-    whole = asyncio.run(patched_answers.responses(vllm)(OURS, "request"))
-    assert statuses(whole.output) == expected
+def test_only_a_response_of_ours_that_is_cut_is_incomplete(
+    serving: Any, status: Any, made: list[Any], expected: list[str]
+) -> None:
+    *items, last = events = streamed(serving, status, [make() for make in made])
+    is_cut = serving is OURS and status == "incomplete"
+    end = "response.incomplete" if is_cut else "response.completed"
+    assert [event.type for event in events] == ["response.output_item.done"] * len(made) + [end]
+    assert [event.sequence_number for event in events] == list(range(len(made) + 1))
+    shown = asyncio.run(answered(serving, response(status, [make() for make in made])))
+    for given in ([event.item for event in items], last.response.output, shown.output):
+        assert [item.status for item in given] == expected
+    if is_cut:
+        assert last.response.incomplete_details.reason == "max_output_tokens"
+        assert last.model_dump(mode="json")["response"].keys() == response(status, []).model_dump().keys()
+    else:
+        assert type(last) is ResponseCompletedEvent
 
 
 def test_another_answer_is_handed_on() -> None:
-    async def vllm(*_: Any) -> Any:
-        return "an error"
-
-    assert asyncio.run(patched_answers.responses(vllm)(OURS, "request")) == "an error"
+    assert asyncio.run(answered(OURS, "an error")) == "an error"

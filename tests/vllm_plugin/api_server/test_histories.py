@@ -24,26 +24,12 @@ from constrained_k2.vllm_plugin.api_server import repair
 from constrained_k2.vllm_plugin.api_server.histories import accepted
 from constrained_k2.vllm_plugin.api_server.middleware import rewritten
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
-from constrained_k2.vllm_plugin.shared.settings import Server, Settings
+from constrained_k2.vllm_plugin.shared.server import Server
+from constrained_k2.vllm_plugin.shared.settings import Settings
 from tests.kit.budget import tries
 from tests.prompts.test_goldens import TEMPLATES, TEST_TEMPLATE
-from tests.vllm_plugin.histories import (
-    BLOCKS,
-    CALLS,
-    CONTENTS,
-    GO,
-    ITEMS,
-    MESSAGE,
-    REASONING,
-    REASONING_ITEMS,
-    ROLES,
-    THOUGHT,
-    back,
-    call,
-    output,
-    said,
-    user,
-)
+from tests.vllm_plugin import histories
+from tests.vllm_plugin.histories import GO, MESSAGE, THOUGHT, back, call, output, said, user
 
 MODEL: Any = SimpleNamespace(multimodal_config=None, enable_prompt_embeds=False)
 SHORT = {
@@ -56,15 +42,14 @@ SHORT = {
     **dict(zip(KIMI_K2.marker_texts.values(), ["{{", "}}", "«", "→", "»"], strict=False)),
 }
 REFUSALS = (ValidationError, VLLMValidationError)
-CHATS = ROLES | {f"content: {name}": row for name, row in CONTENTS.items()}
-CHATS |= {f"call: {name}": row for name, row in CALLS.items()}
+CHATS = histories.ROLES | {f"content: {name}": row for name, row in histories.CONTENTS.items()}
+CHATS |= {f"call: {name}": row for name, row in histories.CALLS.items()}
 
 
 def chat(messages: list[Any]) -> tuple[Any, list[Any]]:
     """A validated request, and its messages as vLLM's renderer gets them."""
-    request = ChatCompletionRequest.model_validate(
-        rewritten({"model": "k", "messages": copy.deepcopy(messages)}, "messages")
-    )
+    body = rewritten({"model": "k", "messages": copy.deepcopy(messages)}, "messages")
+    request = ChatCompletionRequest.model_validate(body)
     return request, request.messages
 
 
@@ -82,9 +67,8 @@ def anthropic(messages: list[Any]) -> tuple[Any, list[Any]]:
 def rendered(request: Any, tokenizer: Any, template: str, given: dict[str, Any]) -> str:
     """The prompt as vLLM renders it, abbreviated."""
     content_format = given["default_template_content_format"]
-    messages, _, _ = parse_chat_messages(
-        given["messages"], MODEL, "openai" if content_format == "auto" else content_format
-    )
+    content_format = "openai" if content_format == "auto" else content_format
+    messages, _, _ = parse_chat_messages(given["messages"], MODEL, content_format)
     variables = request.build_chat_params(None, "auto").chat_template_kwargs
     fields = {name: variables[name] for name in ("add_generation_prompt", "continue_final_message")}
     text = safe_apply_chat_template(MODEL, tokenizer, messages, chat_template=template, tokenize=False, **fields)
@@ -115,10 +99,10 @@ def ours(read: tuple[Any, list[Any]], tokenizer: Any, template: str) -> tuple[st
 
 READ = {
     "chat": (CHATS, chat, TEST_TEMPLATE),
-    "reasoning": (REASONING, chat, TEMPLATES / "k2_5.jinja"),
-    "item": (ITEMS, responses, TEST_TEMPLATE),
-    "reasoning item": (REASONING_ITEMS, responses, TEMPLATES / "k2_5.jinja"),
-    "block": (BLOCKS, anthropic, TEMPLATES / "k2_5.jinja"),
+    "reasoning": (histories.REASONING, chat, TEMPLATES / "k2_5.jinja"),
+    "item": (histories.ITEMS, responses, TEST_TEMPLATE),
+    "reasoning item": (histories.REASONING_ITEMS, responses, TEMPLATES / "k2_5.jinja"),
+    "block": (histories.BLOCKS, anthropic, TEMPLATES / "k2_5.jinja"),
 }
 
 

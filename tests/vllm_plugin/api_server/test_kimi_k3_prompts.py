@@ -25,6 +25,7 @@ from tests.kit.budget import tries
 from tests.prompts.dialogs import USER, call, calls, result
 from tests.prompts.kimi_k3 import COPIED, body_of
 
+TOOL = {"type": "function", "function": {"name": "f"}}
 DYNAMIC = "sglang_dynamic_tools_key_order_is_sorted"
 
 
@@ -66,37 +67,29 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     pair.vllm.shutdown()
 
 
-@pytest.mark.parametrize("golden", [each for each in COPIED if each["name"] != DYNAMIC], ids=lambda each: each["name"])
-def test_goldens(golden: dict[str, Any], both: Both) -> None:
-    body = json.loads(json.dumps(body_of(golden)).replace("1e2", "100.0"))  # vLLM writes numbers again
-    assert both.served(body) == both.own(body)
-
-
-FORMS: list[dict[str, Any]] = [
-    {"type": "text"},
-    {"type": "json_object"},
-    {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "$id": "x"}}},
+OPTIONS: list[dict[str, Any]] = [
+    {"reasoning_effort": "low"},
+    {"reasoning_effort": "none"},
+    {"chat_template_kwargs": {"enable_thinking": False}},
+    {"chat_template_kwargs": {"thinking": False}},
+    {"chat_template_kwargs": {"thinking_effort": "high"}, "reasoning_effort": "low"},
+    {"response_format": {"type": "text"}},
+    {"response_format": {"type": "json_object"}},
+    {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "n", "schema": {"type": "object", "$id": "x"}},
+        }
+    },
+    *({"tools": [TOOL], "tool_choice": choice} for choice in ("auto", "none", "required", TOOL)),
 ]
+GOLDENS = [body_of(golden) for golden in COPIED if golden["name"] != DYNAMIC]
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"reasoning_effort": "low"},
-        {"reasoning_effort": "none"},
-        {"chat_template_kwargs": {"enable_thinking": False}},
-        {"chat_template_kwargs": {"thinking": False}},
-        {"chat_template_kwargs": {"thinking_effort": "high"}, "reasoning_effort": "low"},
-        *({"response_format": form} for form in FORMS),
-        *(
-            {"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": choice}
-            for choice in ("auto", "none", "required", {"type": "function", "function": {"name": "f"}})
-        ),
-    ],
-)
-def test_options(fields: dict[str, Any], both: Both) -> None:
-    body = {"messages": [USER], **fields}
-    assert both.served(body) == both.own(body)
+@pytest.mark.parametrize("body", [*GOLDENS, *({"messages": [USER], **fields} for fields in OPTIONS)])
+def test_goldens_and_options(body: dict[str, Any], both: Both) -> None:
+    given = json.loads(json.dumps(body).replace("1e2", "100.0"))  # vLLM writes numbers again
+    assert both.served(given) == both.own(given)
 
 
 TEXT = st.lists(

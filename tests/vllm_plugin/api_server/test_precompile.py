@@ -15,7 +15,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 
 from constrained_k2 import ToolCallSpec, UnsupportedSchema
 from constrained_k2.threads import interruptible
-from constrained_k2.vllm_plugin.api_server import admission, patched_requests, request_hook
+from constrained_k2.vllm_plugin.api_server import admission, patched, request_hook
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from tests.kit.tools import tool
 
@@ -36,12 +36,12 @@ def precompile(asked: Any) -> RequestState:
 
 def test_other_requests_go_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     others_went_on = threading.Event()
+    compiled_tools = SimpleNamespace(resolved_spec=ToolCallSpec())
 
     def compile_tools(*_: Any, **__: Any) -> Any:
         assert others_went_on.wait(60)
         return compiled_tools
 
-    compiled_tools = SimpleNamespace(resolved_spec=ToolCallSpec())
     monkeypatch.setattr(request_hook, "compile_tools", compile_tools)
 
     async def serve() -> Any:
@@ -67,7 +67,7 @@ def test_the_thread_sleeps_between_tools(monkeypatch: pytest.MonkeyPatch) -> Non
         state = precompile(asked)
         assert all(name.startswith("constrained_k2 admission") for name in sleepers)
         counts.append(len(sleepers))
-        assert state.compiled is not None and state.compiled.plain_count == count
+        assert state.compiled is not None and state.compiled.fast_path_count == count
         state.compiled.admit()
         state.compiled.spec.to_json()
         assert len(sleepers) == counts[-1]
@@ -99,16 +99,6 @@ def test_a_request_is_read_and_compiled_once(monkeypatch: pytest.MonkeyPatch) ->
     assert params.extra_args["constrained_k2"] is RequestState.of(good).text
 
 
-def test_what_was_compiled_for_another_request_is_not_used() -> None:
-    asked = request()
-    request_hook.constrain_request(asked, thinking=False)
-    RequestState.of(asked).enter()
-    other = request(tool_choice="required")
-    request_hook.constrain_request(other, thinking=False)
-    admitted = admission.check_params(SamplingParams(extra_args=dict(other.vllm_xargs)))
-    assert admitted is not None and admitted.spec.choice == "required"
-
-
 def test_a_request_that_begins_in_the_context_of_another_takes_nothing_from_it() -> None:
     """As a pipelined request under uvicorn, and a background response: their tasks copy the context they begin in."""
     first, state = request(), RequestState(exact_arguments=True)
@@ -121,7 +111,7 @@ def test_a_request_that_begins_in_the_context_of_another_takes_nothing_from_it()
         assert admission.check_params(SamplingParams()) is None
         call = {"function": {"name": "f", "arguments": '{ "a": 1}'}}
         seen: list[Any] = []
-        patched_requests.postprocess_messages(lambda messages: seen.append(copy.deepcopy(messages)))(
+        patched.postprocess_messages(lambda messages: seen.append(copy.deepcopy(messages)))(
             [{"role": "assistant", "tool_calls": [call]}]
         )
         assert seen == [[{"role": "assistant", "tool_calls": [call]}]]  # as vLLM gives arguments to its template

@@ -1,4 +1,4 @@
-"""Repair between vLLM and its renderer, without a server."""
+"""Repair between vLLM and its renderer, without a server: of Kimi K2's templates, and of Kimi K3's tags."""
 
 import copy
 import json
@@ -14,13 +14,16 @@ from constrained_k2.prompts.special_text import KIMI_SPECIALS
 from constrained_k2.vllm_plugin.api_server import repair
 from constrained_k2.vllm_plugin.api_server.middleware import rewritten
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
-from constrained_k2.vllm_plugin.shared.settings import Server, Settings
+from constrained_k2.vllm_plugin.shared.server import Server
+from constrained_k2.vllm_plugin.shared.settings import Settings
 from constrained_k2.vllm_plugin.start.apply import owner_of, rows
+from tests.vllm_plugin.parsers import TOOL
 
 USER = {"role": "user", "content": [{"type": "text", "text": "hi"}]}
 OFF, ON = ({"vllm_xargs": {"constrained_k2_repair": switch}} for switch in ("off", "on"))
-
-
+CALL = {"type": "function", "id": "a", "function": {"name": "f", "arguments": "{}"}}
+MADE = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+RESULT = {"role": "tool", "content": "r"}
 TAKES_TEXT = "{{ arguments if arguments is string else arguments | tojson }}"
 
 
@@ -29,6 +32,13 @@ def prepared(
 ) -> tuple[dict[str, Any], RequestState]:
     given = {"request": request, "messages": request.messages, "default_template_content_format": content_format}
     return given, repair.prepare(given, KIMI_SPECIALS, template)
+
+
+def tagged(*messages: Any, **fields: Any) -> tuple[dict[str, Any], RequestState]:
+    """A chat prepared for Kimi K3."""
+    request = chat(*messages, **fields)
+    given = {"request": request, "messages": request.messages, "tool_dicts": None}
+    return given, repair.prepare(given, None, None)
 
 
 def chat(*messages: Any, **fields: Any) -> Any:
@@ -64,6 +74,9 @@ def test_the_generation_prompt_of_chats_only() -> None:
     ):
         prepared(request)
         assert request.add_generation_prompt is wanted
+    said = {"role": "assistant", "content": "a"}
+    request = tagged(USER, said, add_generation_prompt=False, continue_final_message=True)[0]["request"]
+    assert request.add_generation_prompt and not request.continue_final_message
 
 
 @pytest.mark.parametrize("kind", [ChatCompletionRequest, TokenizeChatRequest])
@@ -78,9 +91,7 @@ def test_a_partial_message_is_continued(kind: Any) -> None:
 
 
 def test_what_is_lazy_is_read_and_reasoning_has_vllms_name() -> None:
-    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    asked = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call]}
-    given, found = prepared(TokenizeChatRequest(messages=[USER, asked]))
+    given, found = prepared(TokenizeChatRequest(messages=[USER, MADE | {"reasoning_content": "hm"}]))
     assert found.history_calls == 1
     assert given["messages"][1]["reasoning"] == "hm"
     assert given["messages"][1]["tool_calls"][0]["id"] == "functions.f:0"
@@ -90,8 +101,7 @@ WRITTEN = ['{"a":1}', '{ "a" : "<|im\\u005fend|>" }', '{"a": "\\ud800"}', "[1]",
 
 
 def asking(arguments: str) -> dict[str, Any]:
-    return {"role": "assistant", "content": None, "tool_calls": [
-        {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": arguments}}]}  # fmt: skip
+    return MADE | {"tool_calls": [CALL | {"function": {"name": "f", "arguments": arguments}}]}
 
 
 def postprocess_messages() -> Any:
@@ -107,16 +117,12 @@ def after_vllm(messages: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize("written", WRITTEN, ids=lambda written: written[:20])
-def test_arguments_stay_as_they_were_written(written: str) -> None:
+def test_arguments_stay_as_they_were_written_unless_the_template_takes_objects(written: str) -> None:
     """vLLM's ``_postprocess_messages`` would read them, and write them anew."""
     request = chat(asking(written))
     given, found = prepared(request)
     with found.rendering(request):
         assert after_vllm(given["messages"]) == written
-
-
-@pytest.mark.parametrize("written", WRITTEN, ids=lambda written: written[:20])
-def test_templates_that_take_objects_get_objects(written: str) -> None:
     given, found = prepared(chat(asking(written)), template="{{ arguments | tojson }}")
     assert not found.exact_arguments
     read = after_vllm(given["messages"])
@@ -144,3 +150,43 @@ def test_errors_are_vllms() -> None:
     assert refused.value.parameter == "messages[0].content"
     with pytest.raises(VLLMValidationError, match=r"vllm_xargs\.constrained_k2_repair"):
         prepared(chat(vllm_xargs={"constrained_k2_repair": ["off"]}))
+
+
+# Kimi K3
+
+
+def test_histories_are_repaired_for_tags() -> None:
+    calls = [CALL | {"function": {"name": name, "arguments": "{}"}} for name in "fg"]
+    results = [RESULT | {"tool_call_id": "a", "content": text} for text in ("1 <|close|>", "2")]
+    history = [USER, MADE | {"tool_calls": calls, "reasoning_content": "why"}, *results]
+    given, state = tagged(*history)
+    _, made, *results = given["messages"]
+    ids = [call["id"] for call in made["tool_calls"]]
+    assert len(set(ids)) == 2 and [result["tool_call_id"] for result in results] == ids
+    assert results[0]["content"] == "1 <|close|>"  # text stays text
+    assert made["reasoning"] == "why" and (state.history_calls, state.exact_arguments) == (2, False)
+    given, _ = tagged(*history, **OFF)
+    assert [call["id"] for call in given["messages"][1]["tool_calls"]] == ["a", "a"]
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool"])
+def test_tools_of_messages_are_refused(role: str) -> None:
+    """vLLM leaves them out of the prompt, so the model would not see them."""
+    message = {"role": role, "content": "x", "tool_call_id": "a", "tools": [TOOL]}
+    with pytest.raises(VLLMValidationError, match=r"^messages\[2\]\.tools: .*Declare them in the request's tools\. "):
+        tagged(USER, MADE, message)
+    tagged(USER, MADE, message | {"tools": []})
+    tagged(USER, MADE, message, **OFF)
+
+
+def test_results_without_an_id_answer_the_calls_before_them() -> None:
+    """As in vLLM's prompts; one that answers none, and does not name its function, has no place there."""
+    given, _ = tagged(USER, MADE, RESULT)
+    assert given["messages"][2]["tool_call_id"] == given["messages"][1]["tool_calls"][0]["id"]
+    for history, place in (([USER], 1), ([USER, MADE, RESULT], 3)):
+        for result in (RESULT, RESULT | {"tool_call_id": ""}):
+            said = rf"^messages\[{place}\]\.tool_call_id: missing.*, and its id\. "
+            with pytest.raises(VLLMValidationError, match=said):
+                tagged(*history, result)
+        tagged(*history, RESULT | {"name": "f"})
+        tagged(*history, RESULT | {"tool_call_id": "unknown"})

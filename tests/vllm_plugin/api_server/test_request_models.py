@@ -27,10 +27,11 @@ from vllm.entrypoints.serve.tokenize.protocol import TokenizeChatRequest
 from vllm.exceptions import VLLMValidationError
 from vllm.version import __version__
 
-from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
-from constrained_k2.vllm_plugin.api_server import patched_answers, patched_requests
+from constrained_k2 import ToolCall, render_tool_calls
+from constrained_k2.vllm_plugin.api_server import patched
 from constrained_k2.vllm_plugin.api_server.admission import Admission, check_params
 from constrained_k2.vllm_plugin.api_server.middleware import rewritten
+from constrained_k2.vllm_plugin.shared.server import vocabulary_of
 from tests.vllm_plugin.parsers import Composed
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,19 +40,18 @@ OTHERS = [folder for folder in sorted((ROOT / "build").glob("vllm-*")) if folder
 MESSAGES = [{"role": "user", "content": "x"}]
 TOOL = {"type": "function", "function": {"name": "f"}}
 CHAT: dict[str, Any] = {"messages": MESSAGES}
-ASKING: dict[str, Any] = {"model": "m", "messages": MESSAGES}
-GENERATED = {"request_id": "r", "choices": [{"index": 0, "token_ids": [1]}]}
+ASKING: dict[str, Any] = CHAT | {"model": "m"}
 LIMITED = ASKING | {"max_tokens": 9}
-CALLING = {"name": "f", "input_schema": {"type": "object"}}
+GENERATED = {"request_id": "r", "choices": [{"index": 0, "token_ids": [1]}]}
 BODIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "chat": (ChatCompletionRequest, CHAT),
-    "chat, tools": (ChatCompletionRequest, {**CHAT, "tools": [TOOL]}),
+    "chat, tools": (ChatCompletionRequest, CHAT | {"tools": [TOOL]}),
     "chats": (BatchChatCompletionRequest, {"messages": [MESSAGES]}),
     "responses": (ResponsesRequest, {"input": "x"}),
     "responses, tools": (ResponsesRequest, {"input": "x", "tools": [{"type": "function", "name": "f"}]}),
     "completion": (CompletionRequest, {"prompt": "x"}),
     "messages": (AnthropicMessagesRequest, LIMITED),
-    "messages, tools": (AnthropicMessagesRequest, {**LIMITED, "tools": [CALLING]}),
+    "messages, tools": (AnthropicMessagesRequest, LIMITED | {"tools": [{"name": "f", "input_schema": {"type": "object"}}]}),
     "counted messages": (AnthropicCountTokensRequest, ASKING),
     "tokenized chat": (TokenizeChatRequest, CHAT),
     "generate": (scale_out.GenerateRequest, {"token_ids": [1], "sampling_params": {}}),
@@ -65,18 +65,12 @@ INPUTS = {ChatCompletionRequest: "messages", ResponsesRequest: "input", Completi
 """The requests that our middleware reads -> the field that holds their input."""
 
 
-class Reading(Composed):
-    """Our tool parser as vLLM composes it for a model's tokenizer."""
-
-    def __init__(self, directory: Path, reasoning: str | None) -> None:
-        super().__init__(AutoTokenizer.from_pretrained(directory, trust_remote_code=True), reasoning)
-        self.vocabulary = Vocabulary.from_pretrained(directory)
-
-
 @pytest.fixture(scope="module", params=[("kimi_k2", None), ("kimi_k2", "kimi_k2"), ("kimi_k3", "kimi_k3")], ids=str)
-def reading(request: pytest.FixtureRequest, model: Path, k3_model: Path) -> Reading:
+def reading(request: pytest.FixtureRequest, model: Path, k3_model: Path) -> Composed:
+    """Our tool parser as vLLM composes it for a model's tokenizer."""
     wire_format, reasoning = request.param
-    return Reading(k3_model if wire_format == "kimi_k3" else model, reasoning)
+    directory = k3_model if wire_format == "kimi_k3" else model
+    return Composed(AutoTokenizer.from_pretrained(directory, trust_remote_code=True), reasoning)
 
 
 def validated(model: Any, body: dict[str, Any]) -> Any:
@@ -90,7 +84,7 @@ def nulls(model: Any, body: dict[str, Any]) -> dict[str, Any]:
     return {name: None for name, field in fields if NoneType in get_args(field.annotation)} | body
 
 
-def read(request: Any, reading: Reading) -> Any:
+def read(request: Any, reading: Composed) -> Any:
     """Read a request in all places that do, and return what they make of it."""
     match request:
         case scale_out.GenerateRequest():
@@ -100,7 +94,7 @@ def read(request: Any, reading: Reading) -> Any:
         case scale_out.DerenderCompletionRequest():
             request = request.completion_request
             handed_on = SimpleNamespace(sampling_params=request, prompt_token_ids=None)
-            assert patched_answers.from_new_request(lambda *_: "made")(None, reading.tokenizer, handed_on) == "made"
+            assert patched.from_new_request(lambda *_: "made")(None, reading.tokenizer, handed_on) == "made"
             return None
         case CompletionRequest():
             return admitted(request.to_sampling_params(9, {}))
@@ -115,7 +109,7 @@ def read(request: Any, reading: Reading) -> Any:
     return admitted(request.to_sampling_params(9, {})), parsed(request, reading)
 
 
-def rendered(request: Any, reading: Reading) -> None:
+def rendered(request: Any, reading: Composed) -> None:
     async def original(self: Any, request: Any, messages: Any, default_template: Any, # noqa: ARG001, RUF100
                        default_template_content_format: Any, tool_dicts: Any) -> None: ...  # fmt: skip
 
@@ -123,7 +117,7 @@ def rendered(request: Any, reading: Reading) -> None:
     config = SimpleNamespace(trust_remote_code=False)
     renderer = SimpleNamespace(parser=reading.parser_class, renderer=tokenizers, model_config=config)
     tools = [each.model_dump() for each in getattr(request, "tools", None) or ()] or None
-    asyncio.run(patched_requests.preprocess_chat(original)(renderer, request, MESSAGES, "a template", "auto", tools))
+    asyncio.run(patched.preprocess_chat(original)(renderer, request, MESSAGES, "a template", "auto", tools))
 
 
 def admitted(params: SamplingParams) -> Any:
@@ -132,9 +126,9 @@ def admitted(params: SamplingParams) -> Any:
     return params.extra_args, params.skip_special_tokens, params.stop, params.structured_outputs
 
 
-def parsed(request: Any, reading: Reading) -> Any:
+def parsed(request: Any, reading: Composed) -> Any:
     """A turn with a special token that the client did not ask for, and with a call if it may, whole and as a stream."""
-    vocabulary = reading.vocabulary
+    vocabulary = vocabulary_of(reading.tokenizer)
     stray = next(token for text, token in vocabulary.special_tokens.items() if text == "[PAD]")
     calls = render_tool_calls([ToolCall("f", 0, "{}")] if request.tools else [], vocabulary)
     ids = [*vocabulary.encode("Hm"), stray, *calls, vocabulary.format.turn_end]
@@ -147,7 +141,7 @@ def parsed(request: Any, reading: Reading) -> Any:
 
 
 @pytest.mark.parametrize("name", list(BODIES))
-def test_a_request_without_optional_fields(name: str, reading: Reading) -> None:
+def test_a_request_without_optional_fields(name: str, reading: Composed) -> None:
     model, body = BODIES[name]
     bare, given = validated(model, body), validated(model, nulls(model, body))
     assert read(given, reading) == read(bare, reading)
@@ -170,7 +164,7 @@ HANDED_ON = ("chats", "derendered chat", "derendered completion")
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 @pytest.mark.parametrize("name", [name for name in BODIES if name not in HANDED_ON])
-def test_fields_of_other_endpoints_are_ignored(name: str, value: Any, reading: Reading) -> None:
+def test_fields_of_other_endpoints_are_ignored(name: str, value: Any, reading: Composed) -> None:
     """All at once; then, one at a time, those for response formats, stop strings, tools and messages."""
     model, body = BODIES[name]
     others = dict.fromkeys(FIELDS - model.model_fields.keys(), value)
@@ -188,16 +182,16 @@ def test_fields_of_other_endpoints_are_ignored(name: str, value: Any, reading: R
         assert read(validated(model, body | copy.deepcopy(fields)), reading) == expected
 
 
-OWN = ("vllm_xargs", "use_beam_search")
+OWN = {"vllm_xargs", "use_beam_search"}
 """The fields that this package may refuse: its own, and beam search with tools."""
 
 
 @pytest.mark.parametrize("reading", [("kimi_k2", "kimi_k2")], indirect=True, ids=str)
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 @pytest.mark.parametrize("name", [name for name in BODIES if name not in HANDED_ON])
-def test_what_vllm_takes_is_taken(name: str, value: Any, reading: Reading) -> None:
+def test_what_vllm_takes_is_taken(name: str, value: Any, reading: Composed) -> None:
     model, body = BODIES[name]
-    for field in model.model_fields.keys() - set(OWN):
+    for field in model.model_fields.keys() - OWN:
         given = body | {field: value}
         try:
             request = model.model_validate(copy.deepcopy(given))
@@ -210,19 +204,16 @@ def test_what_vllm_takes_is_taken(name: str, value: Any, reading: Reading) -> No
         read(validated(model, copy.deepcopy(given)), reading)
 
 
-def test_an_empty_list_of_tools_is_as_with_vllm(reading: Reading) -> None:
+def test_an_empty_list_of_tools_is_as_with_vllm(reading: Composed) -> None:
     """vLLM refuses an empty list of tools in a chat; other endpoints treat it as no tools."""
-    for name in ("chat", "responses", "messages"):
-        model, body = BODIES[name]
-        if name == "chat":
-            with pytest.raises((ValueError, VLLMValidationError), match="`tools` must not be an empty array"):
-                validated(model, body | {"tools": []})
-        else:
-            assert read(validated(model, body | {"tools": []}), reading) == read(validated(model, body), reading)
+    with pytest.raises((ValueError, VLLMValidationError), match="`tools` must not be an empty array"):
+        validated(ChatCompletionRequest, CHAT | {"tools": []})
+    for model, body in (BODIES["responses"], BODIES["messages"]):
+        assert read(validated(model, body | {"tools": []}), reading) == read(validated(model, body), reading)
 
 
 @pytest.mark.parametrize("name", ["chat, tools", "responses, tools", "messages, tools"])
-def test_its_tools_are_constrained_and_its_calls_are_read(name: str, reading: Reading) -> None:
+def test_its_tools_are_constrained_and_its_calls_are_read(name: str, reading: Composed) -> None:
     model, body = BODIES[name]
     (extra, *_), (*_, calls) = read(model.model_validate(body), reading)
     assert json.loads(extra["constrained_k2"])["tool_choice"] == "auto"
@@ -230,7 +221,7 @@ def test_its_tools_are_constrained_and_its_calls_are_read(name: str, reading: Re
 
 
 @pytest.mark.parametrize("count", [0, 3])
-def test_an_answer_that_the_server_that_generated_it_derenders(count: int, reading: Reading) -> None:
+def test_an_answer_that_the_server_that_generated_it_derenders(count: int, reading: Composed) -> None:
     """By vLLM 0.33's ``output_mode: "derender"``, with tools and history as they travel there."""
     if not hasattr(scale_out, "ParseContext"):
         pytest.skip(f"vLLM {__version__} has no parse_context")
@@ -239,7 +230,8 @@ def test_an_answer_that_the_server_that_generated_it_derenders(count: int, readi
         parser=reading.parser_class, model_config=None, enable_auto_tools=True,
         renderer=SimpleNamespace(get_tokenizer=lambda: reading.tokenizer),
     )  # fmt: skip
-    vocabulary, turn_end = reading.vocabulary, reading.vocabulary.format.turn_end
+    vocabulary = vocabulary_of(reading.tokenizer)
+    turn_end = vocabulary.format.turn_end
     calls = [ToolCall("f", count, '{"a": "北京"}'), ToolCall("f", count + 1, "{}")]
 
     def derendered(ids: list[int], text: str, **context: Any) -> tuple[Any, str]:

@@ -1,23 +1,18 @@
 """Tools of other kinds beside functions, and forms of ``tool_choice``, on vLLM's own request objects."""
 
 import itertools
-import json
 import re
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
-from fastapi import Body, FastAPI
-from fastapi.testclient import TestClient
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.openai.responses.utils import construct_tool_dicts
 from vllm.exceptions import VLLMValidationError
 
 from constrained_k2 import Vocabulary
 from constrained_k2.request.tools import TextFormat
 from constrained_k2.vllm_plugin.api_server import functions
-from constrained_k2.vllm_plugin.api_server.middleware import BodyMiddleware, rewritten
+from constrained_k2.vllm_plugin.api_server.middleware import rewritten
 from tests.kit.tools import tool
 from tests.vllm_plugin.parsers import TOOL, Composed, chat, responses, spec_of
 
@@ -152,21 +147,6 @@ def test_choices_on_responses(composed: Composed, choice: Any, names: list[str],
     assert ([each.name for each in spec.tools], spec.choice) == (names, mode)
 
 
-@pytest.mark.parametrize(
-    ("tools", "choice", "location"),
-    [
-        ([WEB], "required", "tool_choice"),
-        ([WEB, F], {"type": "web_search_preview"}, "tool_choice"),
-        ([WEB, F], flat("required", WEB), "tool_choice"),
-        ([F], flat("auto", {"type": "function", "name": "h"}), "tool_choice.tools[0]"),
-    ],
-)
-def test_choices_that_need_what_is_left_out(composed: Composed, tools: Any, choice: Any, location: str) -> None:
-    with pytest.raises(VLLMValidationError) as refused:
-        composed.adjusted(responses(tools=tools, tool_choice=choice))
-    assert refused.value.parameter == location
-
-
 def allowed(mode: str, *names: str) -> dict[str, Any]:
     tools = [{"type": "function", "function": {"name": name}} for name in names]
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
@@ -184,18 +164,22 @@ def test_allowed_tools_on_chat_completions(composed: Composed, mode: str, flat: 
 
 
 @pytest.mark.parametrize(
-    ("choice", "location"),
+    ("request_of", "tools", "choice", "location"),
     [
-        (allowed("auto", "f", "h"), "tool_choice.allowed_tools.tools[1]"),
-        (allowed("none", "f"), "tool_choice.allowed_tools.mode"),
-        (allowed("auto"), "tool_choice.allowed_tools.tools"),
-        ({"type": "allowed_tools"}, "tool_choice.tools"),
-        ({"type": "allowed_tools", "allowed_tools": []}, "tool_choice.allowed_tools"),
+        (responses, [WEB], "required", "tool_choice"),
+        (responses, [WEB, F], flat("required", WEB), "tool_choice"),
+        (responses, [F], flat("auto", {"type": "function", "name": "h"}), "tool_choice.tools[0]"),
+        (chat, [TOOL], allowed("auto", "f", "h"), "tool_choice.allowed_tools.tools[1]"),
+        (chat, [TOOL], allowed("none", "f"), "tool_choice.allowed_tools.mode"),
+        (chat, [TOOL], allowed("auto"), "tool_choice.allowed_tools.tools"),
+        (chat, [TOOL], {"type": "allowed_tools"}, "tool_choice.tools"),
+        (chat, [TOOL], {"type": "allowed_tools", "allowed_tools": []}, "tool_choice.allowed_tools"),
     ],
 )
-def test_allowed_tools_that_are_wrong(composed: Composed, choice: Any, location: str) -> None:
+def test_choices_that_are_refused(composed: Composed, request_of: Any, tools: Any, choice: Any, location: str) -> None:
+    """They are wrong, or need a tool that is left out."""
     with pytest.raises(VLLMValidationError, match=re.escape(location)) as refused:
-        composed.chat(tool_choice=choice)
+        composed.adjusted(request_of(tools=tools, tool_choice=choice))
     assert refused.value.parameter == location
 
 
@@ -209,52 +193,3 @@ def test_a_choice_of_null_beside_tools_is_the_default(fields: Any, choice: str |
     request = chat(tool_choice=None, **fields)
     functions.set_default_choice(request)
     assert request.tool_choice == choice
-
-
-def test_bodies_pass_the_middleware() -> None:
-    app = FastAPI()
-
-    @app.post("/v1/chat/completions")
-    def chat_route(body: Annotated[ChatCompletionRequest, Body()]) -> Any:
-        return {"choice": body.tool_choice, "xargs": body.vllm_xargs}
-
-    @app.post("/v1/responses")
-    def responses_route(body: Annotated[ResponsesRequest, Body()]) -> Any:
-        return {"choice": body.tool_choice}
-
-    @app.post("/v1/completions")
-    def completions_route(body: Annotated[CompletionRequest, Body()]) -> Any:
-        return {"beams": body.use_beam_search}
-
-    app.add_middleware(BodyMiddleware)
-    client = TestClient(app)
-    choice = allowed("required", "g")
-    body = {"messages": [], "tools": [TOOL, G], "tool_choice": choice}
-    xargs = {"constrained_k2_allowed_tools": json.dumps(choice)}
-    assert client.post("/v1/chat/completions", json=body).json() == {"choice": "required", "xargs": xargs}
-    # A body in several pieces.
-    pieces = iter([(text := json.dumps(body).encode())[:10], text[10:]])
-    headers = {"content-type": "application/json"}
-    assert client.post("/v1/chat/completions", content=pieces, headers=headers).json()["choice"] == "required"
-    unset = {"input": "x", "tools": [F], "tool_choice": None}
-    assert client.post("/v1/responses", json=unset).json() == {"choice": "auto"}
-    beams = {"prompt": "x", "use_beam_search": True}
-    assert client.post("/v1/completions", json=beams).json() == {"beams": True}
-    constraint = {"constrained_k2": json.dumps({"tools": [F]})}
-    streamed = {"prompt": "x", "stream": True}
-    for bad, words in (
-        (beams | {"vllm_xargs": constraint}, "use_beam_search: cannot be combined"),
-        (streamed | {"vllm_xargs": {"constrained_k2": "{"}}, "must be JSON"),
-        (streamed | {"vllm_xargs": {"constrained_k2_allowed_tools": "{}"}}, "allowed_tools"),
-    ):
-        refused = client.post("/v1/completions", json=bad)
-        assert refused.status_code == 400 and words in refused.text
-    good = streamed | {"vllm_xargs": constraint}
-    assert client.post("/v1/completions", json=good).json() == {"beams": False}
-    assert client.post("/v1/completions", json=good | {"n": "x"}).status_code == 422, "vLLM's own model refuses it"
-    assert client.post("/v1/chat/completions", content=b"{", headers=headers).status_code == 422
-
-
-@pytest.mark.parametrize("body", [None, [], "x", 1, {"messages": [], "vllm_xargs": 1}])
-def test_bodies_that_are_none(body: Any) -> None:
-    assert all(rewritten(body, field) == body for field in ("messages", "input", "prompt"))

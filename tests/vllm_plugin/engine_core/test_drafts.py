@@ -3,14 +3,14 @@
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from vllm.v1.request import Request
 
 from constrained_k2 import Vocabulary
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.vllm_plugin.engine_core.draft_scores import DraftScores
-from constrained_k2.vllm_plugin.engine_core.speculation import GrammarDrafting, grammar_drafting
+from constrained_k2.vllm_plugin.engine_core.speculation import DraftScores, GrammarDrafting, grammar_drafting
 from constrained_k2.vllm_plugin.engine_core.structured_output import ConstrainedOutputManager
 from tests.kit.tools import tool
 from tests.vllm_plugin.scheduling import DRAFTS, Draft, ScriptedEngine, admitted, config_of, turn_of
@@ -25,22 +25,29 @@ ARGUMENTS = json.dumps({"operation": "cancel_reservation", "note": "the guest is
 OURS = {"model": "constrained_k2.vllm_plugin.GrammarProposer", "num_speculative_tokens": DRAFTS}
 
 
-def steps(model: Path, vocabulary: Vocabulary, draft: Draft, *, drafts: bool, **speculation: str) -> int:
-    """The steps of a turn beside a draft model that proposes these tokens."""
-    given = {"method": "draft_model", "model": str(model), "num_speculative_tokens": DRAFTS} | speculation
+def nothing(*_: object) -> list[int]:
+    return []
+
+
+def steps(
+    model: Path, vocabulary: Vocabulary, draft: Draft = nothing, *, drafts: bool, spec: Any = SPEC,
+    arguments: str = ARGUMENTS, prompt: str = "x", **fields: Any,
+) -> int:  # fmt: skip
+    """The steps of a turn beside a drafter that proposes these tokens."""
     additional = {"constrained_k2": {"route": "structured_output", "drafts": drafts}}
-    config = config_of(model, speculative_config=given, additional_config=additional)
-    ids = turn_of(vocabulary, ("f", ARGUMENTS))
-    engine = ScriptedEngine(config, asynchronous=False)
-    engine.add("a", admitted(vocabulary, SPEC), ids)
+    ids = turn_of(vocabulary, ("f", arguments))
+    engine = ScriptedEngine(config_of(model, additional_config=additional, **fields), asynchronous=False)
+    engine.add("a", admitted(vocabulary, spec), ids, vocabulary.encode(prompt))
     engine.run(lambda name, written: draft(name, written) if written < len(ids) else [])
     assert engine.outputs["a"][: len(ids)] == ids and engine.reasons == {"a": "stop"}
     engine.manager.clear_backend()
     return engine.steps
 
 
-def nothing(*_: object) -> list[int]:
-    return []
+def beside(model: Path, **fields: Any) -> dict[str, Any]:
+    """The configuration of a draft model."""
+    given = {"method": "draft_model", "model": str(model), "num_speculative_tokens": DRAFTS}
+    return {"speculative_config": given | fields}
 
 
 @pytest.mark.parametrize("right", [0, 1, 2, DRAFTS])
@@ -50,16 +57,16 @@ def test_the_longer_drafts_win(model: Path, vocabulary: Vocabulary, right: int) 
     def propose(_: str, written: int) -> list[int]:
         return [*ids[written : written + right], *[vocabulary.format.think_begin] * (DRAFTS - right)]
 
-    alone, both = (steps(model, vocabulary, propose, drafts=drafts) for drafts in (False, True))
-    grammar = steps(model, vocabulary, nothing, drafts=True)
+    alone, both = (steps(model, vocabulary, propose, drafts=drafts, **beside(model)) for drafts in (False, True))
+    grammar = steps(model, vocabulary, drafts=True, **beside(model))
     assert both <= min(alone, grammar)
     assert both < alone or right == DRAFTS
     assert both < grammar or right == 0
 
 
 def test_probabilities_belong_to_the_models_own_drafts(model: Path, vocabulary: Vocabulary) -> None:
-    given = {"draft_sample_method": "probabilistic"}
-    with_ours, without = (steps(model, vocabulary, nothing, drafts=drafts, **given) for drafts in (True, False))
+    given = beside(model, draft_sample_method="probabilistic")
+    with_ours, without = (steps(model, vocabulary, drafts=drafts, **given) for drafts in (True, False))
     assert with_ours == without
 
 
@@ -101,8 +108,6 @@ def test_a_grammar_that_cannot_draft_alone_is_refused(
         ConstrainedOutputManager(config)
 
 
-# Values of the prompt
-
 VALUE = "Petrovaradin on the river Danube"
 PLACE = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}
 FIND = {"tools": [tool("f", PLACE)], "tool_choice": "required"}
@@ -110,16 +115,11 @@ FIND = {"tools": [tool("f", PLACE)], "tool_choice": "required"}
 
 @pytest.mark.parametrize("drafts", [True, False])
 def test_values_of_the_prompt_are_drafted(model: Path, vocabulary: Vocabulary, drafts: bool) -> None:
-    additional = {"constrained_k2": {"route": "structured_output", "drafts": drafts}}
-    ids, steps = turn_of(vocabulary, ("f", json.dumps({"place": VALUE}))), []
-    for text in (f'Find "{VALUE}", please.', "Find it, please."):
-        engine = ScriptedEngine(config_of(model, additional_config=additional), asynchronous=False)
-        engine.add("a", admitted(vocabulary, FIND), ids, vocabulary.encode(text))
-        engine.run()
-        assert engine.outputs["a"][: len(ids)] == ids and engine.reasons == {"a": "stop"}
-        steps.append(engine.steps)
-        engine.manager.clear_backend()
-    assert steps[0] < steps[1] - 3 if drafts else steps[0] == steps[1]
+    given: dict[str, Any] = {"drafts": drafts, "spec": FIND, "arguments": json.dumps({"place": VALUE})}
+    with_value, without = (
+        steps(model, vocabulary, prompt=text, **given) for text in (f'Find "{VALUE}", please.', "Find it, please.")
+    )
+    assert with_value < without - 3 if drafts else with_value == without
 
 
 def test_a_prompt_of_embeddings_holds_no_values(model: Path, vocabulary: Vocabulary) -> None:
@@ -144,16 +144,12 @@ def test_the_better_source_is_found_and_found_again() -> None:
         for _ in range(100):
             scores.compare(turn, written, model=wrong if right == [5, 6] else right, grammar=[5, 6])
             written += [*right, 9]
-        assert scores.prefers_grammar is (right == [5, 6])
         assert list(scores.better([8], [9])) == ([9] if right == [5, 6] else [8])
 
 
 def test_the_longer_drafts_win_where_neither_is_better() -> None:
-    scores = DraftScores()
-    assert scores.better([1], [2, 3]) == [2, 3]
-    assert scores.better([1, 2], [3]) == [1, 2]
-    assert scores.better([1], [2]) == [1]
-    assert not scores.prefers_grammar
+    for model, grammar, better in (([1], [2, 3], [2, 3]), ([1, 2], [3], [1, 2]), ([1], [2], [1])):
+        assert DraftScores().better(model, grammar) == better
 
 
 def test_drafts_that_go_on_further_are_not_compared() -> None:
@@ -161,9 +157,7 @@ def test_drafts_that_go_on_further_are_not_compared() -> None:
     scores.compare(turn, [1], [5, 6], [5])
     scores.compare(turn, [1, 5, 6], [], [7])
     scores.compare(turn, [1, 5, 6, 7], [8], [9])
-    assert not scores.prefers_grammar
     scores.compare(turn, [1, 5, 6, 7, 9], [], [])
-    assert scores.prefers_grammar
     assert scores.better([2, 3, 4], [2, 3]) == [2, 3, 4]
     assert scores.better([2, 4, 4], [2, 3]) == [2, 3]
 

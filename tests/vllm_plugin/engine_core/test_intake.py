@@ -54,17 +54,11 @@ def test_a_constraint_that_no_front_end_of_ours_has_checked_is_tagged(
 def test_calls_without_a_constraint_are_counted(vocabulary: Vocabulary, counters: EngineCounters) -> None:
     """A constraint beside a structural tag holds nothing where the engine core constrains."""
     begin = vocabulary.format.call_begin
-    for params in (
-        asking({}),
-        asking({}, structured_outputs=tag_of()),
-        asking(),
-        asking(extra={"constrained_k2": "off"}),
-    ):
+    off = asking(extra={"constrained_k2": "off"})
+    for params in (asking({}), asking({}, structured_outputs=tag_of()), asking(), off):
         intake_of(vocabulary).end(finished(taken(vocabulary, params), begin, 1, begin))
-    assert counters.unconstrained_calls == 6
-    assert counters.snapshot()["totals"]["unconstrained_calls"] == 6
     intake_of(vocabulary, "logits_processor").end(finished(asking({}), begin))
-    assert counters.unconstrained_calls == 6
+    assert counters.unconstrained_calls == counters.snapshot()["totals"]["unconstrained_calls"] == 6
 
 
 @pytest.mark.parametrize("route", get_args(Route))
@@ -82,57 +76,49 @@ def test_calls_are_counted_where_nothing_is_adopted(
     assert not any(counters.adopted.values()) and not any(counters.left.values())
 
 
+UNCHECKED = [
+    (own(SLOW), None, "too long"),
+    (own(NO_VALUE), None, "no value satisfies"),
+    (own({"type": "object"}, engine="xgrammar"), None, "does not offer"),
+]
+NEVER = [
+    (own({"type": "object"}) | {"constrained_k2_finish_reserve": "x"}, None, "finish_reserve"),
+    ({"constrained_k2": 7}, None, "must be a string"),
+    ({"constrained_k2": "["}, None, "vllm_xargs.constrained_k2"),
+    (own({"type": "object"}), StructuredOutputsParams(regex="a"), "cannot be combined"),
+]
+
+
 @pytest.mark.parametrize(
-    ("schema", "fields", "said"),
+    ("route", "extra", "structured", "said"),
     [
-        (SLOW, {}, "too long"),
-        ({"type": "object"}, {"engine": "xgrammar"}, "does not offer"),
-        (NO_VALUE, {}, "no value satisfies"),
+        *(("structured_output", *row) for row in UNCHECKED),
+        *(("logits_processor", *row) for row in UNCHECKED + NEVER),
     ],
 )
 def test_a_constraint_that_nothing_has_checked_is_checked_before_it_is_scheduled(
     config: VllmConfig, vocabulary: Vocabulary, counters: EngineCounters, monkeypatch: pytest.MonkeyPatch,
-    schema: Any, fields: Any, said: str,
+    caplog: pytest.LogCaptureFixture, route: Route, extra: dict[str, Any], structured: Any, said: str,
 ) -> None:  # fmt: skip
-    """The model's grammars have no limit on time, and the scheduler's thread compiles those of tools that are called."""
-    if schema is SLOW:
-        compiler = byte_compiler.byte_compiler(settings_in(config), byte_compiler.ENGINE_CORE)
-        monkeypatch.setattr(compiler, "_compile_seconds", 0.05)
-    manager = ConstrainedOutputManager(config)
-    got = taken(vocabulary, asking(extra=own(schema, **fields)))
-    assert precompile_of(got) is None
-    arrived = SimpleNamespace(request_id="r", sampling_params=got, prompt_token_ids=[5, 6], num_prompt_tokens=2)
-    with pytest.raises(ConstrainedK2Error, match=said):
-        manager._tool_call_grammar(arrived)
-
-
-@pytest.mark.parametrize(
-    ("extra", "structured", "said"),
-    [
-        (own(SLOW), None, "too long"),
-        (own(NO_VALUE), None, "no value satisfies"),
-        (own({"type": "object"}, engine="xgrammar"), None, "does not offer"),
-        (own({"type": "object"}) | {"constrained_k2_finish_reserve": "x"}, None, "finish_reserve"),
-        ({"constrained_k2": 7}, None, "must be a string"),
-        ({"constrained_k2": "["}, None, "vllm_xargs.constrained_k2"),
-        (own({"type": "object"}), StructuredOutputsParams(regex="a"), "cannot be combined"),
-    ],
-)
-def test_workers_get_no_constraint_that_nothing_has_checked(
-    vocabulary: Vocabulary, counters: EngineCounters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-    extra: dict[str, Any], structured: Any, said: str,
-) -> None:  # fmt: skip
-    """They compile without a limit on time, in the step that samples."""
-    taking = intake_of(vocabulary, "logits_processor")
-    compiler = byte_compiler.byte_compiler(taking._settings, byte_compiler.ENGINE_CORE)
+    """The model's grammars have no limit on time, neither in the scheduler's thread nor in the step that samples."""
+    taking = intake_of(vocabulary, route)
     if extra == own(SLOW):
-        compiler.forget()
-        monkeypatch.setattr(compiler, "_compile_seconds", 0.05)
-    given = asking(extra=extra, structured_outputs=structured)
-    asked = request(given)
+        for given in (settings_in(config), taking._settings):
+            compiler = byte_compiler.byte_compiler(given, byte_compiler.ENGINE_CORE)
+            compiler.forget()
+            monkeypatch.setattr(compiler, "_compile_seconds", 0.05)
+    params = asking(extra=extra, structured_outputs=structured)
+    asked = request(params)
     taking.take(asked)
-    assert asked.sampling_params is not None and is_refused(asked.sampling_params)
-    assert given.structured_outputs is structured  # several requests may share their parameters
+    got = asked.sampling_params
+    assert got is not None and params.structured_outputs is structured  # several requests may share their parameters
+    if route == "structured_output":
+        assert precompile_of(got) is None
+        arrived = SimpleNamespace(request_id="r", sampling_params=got, prompt_token_ids=[5, 6], num_prompt_tokens=2)
+        with pytest.raises(ConstrainedK2Error, match=said):
+            ConstrainedOutputManager(config)._tool_call_grammar(arrived)
+        return
+    assert is_refused(got)
     assert counters.ended_early == 1 and not any(counters.adopted.values())
     (line,) = [record.getMessage() for record in caplog.records]
     assert "a request is refused: r: " in line and said in line
@@ -141,7 +127,7 @@ def test_workers_get_no_constraint_that_nothing_has_checked(
 def test_a_panic_while_a_constraint_is_checked_ends_its_request_only(
     vocabulary: Vocabulary, counters: EngineCounters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "compiled_over_bytes", Mock(side_effect=Panic))
+    monkeypatch.setattr(intake, "admit_in_engine_core", Mock(side_effect=Panic))
     assert is_refused(taken(vocabulary, asking(extra=own({"type": "object"})), route="logits_processor"))
     assert counters.ended_early == 1
 
@@ -176,7 +162,7 @@ def test_what_our_front_end_has_checked_is_not_checked_again(
     vocabulary: Vocabulary, counters: EngineCounters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers get it without the tag: to vLLM that would be a structured output."""
-    monkeypatch.setattr(intake, "compiled_over_bytes", lambda *_: pytest.fail("compiled again"))
+    monkeypatch.setattr(intake, "admit_in_engine_core", lambda *_: pytest.fail("compiled again"))
     extra = own({"type": "object"})
     tag(given := asking(extra=extra), [])
     for route in get_args(Route):

@@ -1,7 +1,9 @@
-"""The backend route on vLLM's own classes, without a model: schedulers, drafts, reasoning, failures."""
+"""The backend route on vLLM's own classes, without a model: schedulers, drafts, reasoning, failures, preemption, aborts."""
 
+import gc
 import json
 import random
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,18 +12,18 @@ import numpy as np
 import pytest
 from vllm.config import VllmConfig
 from vllm.sampling_params import StructuredOutputsParams
+from vllm.v1.request import RequestStatus
 
-from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
-from constrained_k2.errors import SchemaTooCostly
-from constrained_k2.turn.matcher import ToolCallMatcher
+from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec, Vocabulary
+from constrained_k2.turn.phases import Phase
 from constrained_k2.vllm_plugin.shared.constraint import tag
 from constrained_k2.vllm_plugin.shared.counters import engine_counters
 from constrained_k2.vocabulary.bitmask import allowed_ids
 from scripts.bundled_samples.ordinary import TOOLS
 from tests.kit.tools import tool
 from tests.kit.walks import walk
-from tests.vllm_plugin.masks import allowed_by, grammar_of, mask_after
-from tests.vllm_plugin.scheduling import DRAFTS, ScriptedEngine, admitted, assert_masks, config_of, drafter, turn_of
+from tests.vllm_plugin.masks import mask_after
+from tests.vllm_plugin.scheduling import ScriptedEngine, admitted, assert_masks, config_of, drafter, turn_of
 from tests.vllm_plugin.served import EMPTY, REQUIRED
 
 CALL = ("f", "{ }")
@@ -38,7 +40,7 @@ def plain_config(model: Path) -> VllmConfig:
 
 
 def turns(vocabulary: Vocabulary, seed: int) -> Iterator[tuple[str, Any, list[int], list[int]]]:
-    """Turns that cross every joint of the format: ``(name, spec, prompt, ids)``."""
+    """Turns that cross every transition of the format: ``(name, spec, prompt, ids)``."""
     markers, encode = vocabulary.format, vocabulary.encode
     calls = turn_of(vocabulary, CALL, ("f", "{}"))
     auto = {"tools": [EMPTY], "tool_choice": "auto", "thinking": True}
@@ -54,14 +56,17 @@ def turns(vocabulary: Vocabulary, seed: int) -> Iterator[tuple[str, Any, list[in
         yield f"random {number}", required, [1], walk(matcher, vocabulary, seed=seed + number, limit=900)
 
 
-def check(engine: ScriptedEngine, vocabulary: Vocabulary, name: str, turn: Any) -> None:
-    """A turn was written as its script, under the masks of a matcher that never saw a draft."""
-    _, spec, prompt, ids = turn
-    assert engine.outputs[name][: len(ids)] == ids
-    assert engine.reasons[name] == "stop"
-    places = {0, 1, len(ids) // 2, len(ids) - 2, len(ids) - 1}
-    in_reasoning = prompt[-1] == vocabulary.format.think_begin
-    assert_masks(engine, vocabulary, name, spec, places, in_reasoning=in_reasoning)
+def run(engine: ScriptedEngine, vocabulary: Vocabulary, given: dict[str, Any], draft: Any = lambda *_: []) -> None:
+    """Each turn is written as its script, under the masks of a matcher that never saw a draft."""
+    for name, (_, spec, prompt, ids) in given.items():
+        engine.add(name, admitted(vocabulary, spec), ids, prompt)
+    engine.run(draft)
+    for name, (_, spec, prompt, ids) in given.items():
+        assert engine.outputs[name][: len(ids)] == ids
+        assert engine.reasons[name] == "stop"
+        places = {0, 1, len(ids) // 2, len(ids) - 2, len(ids) - 1}
+        in_reasoning = prompt[-1] == vocabulary.format.think_begin
+        assert_masks(engine, vocabulary, name, spec, places, in_reasoning=in_reasoning)
 
 
 @pytest.mark.slow
@@ -74,11 +79,7 @@ def test_large_batches_without_drafts(
     before = engine_counters.snapshot()["totals"]
     given_turns = {f"{seed} {turn[0]}": turn for seed in range(20) for turn in turns(vocabulary, 100 + seed)}
     assert len(given_turns) > 128
-    for name, (_, spec, prompt, ids) in given_turns.items():
-        engine.add(name, admitted(vocabulary, spec), ids, prompt)
-    engine.run()
-    for name, turn in given_turns.items():
-        check(engine, vocabulary, name, turn)
+    run(engine, vocabulary, given_turns)
     totals = engine_counters.snapshot()["totals"]
     counted = sum(totals[f"{kind}_rows"] - before[f"{kind}_rows"] for kind in ("constant", "header", "arguments"))
     assert counted >= sum(len(ids) for _, _, _, ids in given_turns.values())
@@ -91,11 +92,7 @@ def test_drafts_change_nothing(config: VllmConfig, vocabulary: Vocabulary, async
     """Every row, behind whatever was drafted and taken back, is the mask of a matcher that never saw a draft."""
     engine = ScriptedEngine(config, asynchronous=asynchronous)
     given_turns = {turn[0]: turn for turn in turns(vocabulary, seed)}
-    for name, (_, spec, prompt, ids) in given_turns.items():
-        engine.add(name, admitted(vocabulary, spec), ids, prompt)
-    engine.run(drafter(engine.scripts, random.Random(seed), vocabulary))
-    for name, turn in given_turns.items():
-        check(engine, vocabulary, name, turn)
+    run(engine, vocabulary, given_turns, drafter(engine.scripts, random.Random(seed), vocabulary))
     assert engine.steps < max(map(len, engine.scripts.values()))
     engine.manager.clear_backend()
 
@@ -201,19 +198,95 @@ def test_what_compiles_before_a_request_is_scheduled(
     assert engine_counters.snapshot()["totals"]["compiled"] - before == len({*precompile, 2})
 
 
-def test_a_draft_that_cannot_be_taken_back_costs_its_own_request(vocabulary: Vocabulary) -> None:
-    """Else masks would go on from where the draft ended."""
+# Requests that vLLM preempts or aborts: their masks, those of the others, and what is kept
 
-    class Failing(ToolCallMatcher):
-        __slots__ = ()
 
-        def rollback(self, count: int) -> None:
-            if count:
-                raise SchemaTooCostly("", "", "", budget="b")
+SPEC = {"tools": list(TOOLS[:3]), "tool_choice": "required", "parallel_tool_calls": False}
+REQUESTS = 5
+BLOCKS = 12  # of 16 tokens: two of the five turns and their drafts
+PROMPT = [1] * 20
+LENGTH = 110
+PARAMETERS = [tool["function"].get("parameters", {}) for tool in TOOLS[:3]]
+CALLS = [CALL, ("f", "{   }"), ("f", "{}")]
+ROUNDS = 12
 
-    matcher = Failing(Compiler(vocabulary).compile(ToolCallSpec.from_openai(REQUIRED)))
-    grammar, stop = grammar_of(matcher), vocabulary.format.turn_end
-    assert grammar.draft(DRAFTS) == []
-    assert matcher.num_tokens > 0, "nothing was drafted"
-    assert allowed_by(grammar, vocabulary) == [stop]
-    assert not grammar.accept_tokens("a", [stop])
+
+@pytest.mark.parametrize("speculative", [False, True])
+def test_masks_after_a_preemption_or_an_abort(model: Path, vocabulary: Vocabulary, *, speculative: bool) -> None:
+    """A preempted request starts again from its prompt and all that it has written."""
+    given: dict[str, Any] = {} if speculative else {"speculative_config": None}
+    engine = ScriptedEngine(config_of(model, max_model_len=160, **given), asynchronous=False, blocks=BLOCKS)
+    compiled = Compiler(vocabulary).compile(ToolCallSpec.from_openai(SPEC))
+    scripts = {str(seed): walk(compiled.matcher(), vocabulary, seed, PARAMETERS)[:LENGTH] for seed in range(REQUESTS)}
+    params = admitted(vocabulary, SPEC, max_tokens=LENGTH)
+    requests = [engine.add(name, params, ids, PROMPT) for name, ids in scripts.items()]
+    aborted, draft = requests[-1], drafter(scripts, random.Random(3), vocabulary)
+
+    def drafted(name: str, written: int) -> list[int]:
+        if len(engine.outputs[aborted.request_id]) > 5 and not aborted.is_finished():
+            engine.scheduler.finish_requests(aborted.request_id, RequestStatus.FINISHED_ABORTED)
+        return draft(name, written) if speculative else []
+
+    engine.run(drafted)
+    assert sum(request.num_preemptions for request in requests) > 0, "no request was preempted"
+    for name, ids in scripts.items():
+        written = engine.outputs[name][: len(ids)]
+        assert written == ids[: len(written)]
+        assert len(written) == len(ids) or name == aborted.request_id
+        assert_masks(engine, vocabulary, name, SPEC, {0, len(written) // 2, len(written) - 1})
+    assert aborted.status == RequestStatus.FINISHED_ABORTED
+    assert all(engine.reasons[name] in {"stop", "length"} for name in list(scripts)[:-1])
+
+
+def matchers_alive() -> int:
+    gc.collect()
+    return sum(issubclass(type(thing), ToolCallMatcher) for thing in gc.get_objects())
+
+
+@pytest.mark.slow
+def test_aborts_in_mid_call(model: Path, vocabulary: Vocabulary, asynchronous: bool) -> None:
+    """At every place of a turn: before its grammar is compiled, among its drafts, behind a sampled step. Nothing is kept."""
+    before = matchers_alive()
+    engine = ScriptedEngine(config_of(model), asynchronous=asynchronous)
+    ids = turn_of(vocabulary, *CALLS)
+    grammars: list[weakref.ref[Any]] = []
+    phases = set()
+    for round_number in range(ROUNDS):
+        goes_on, aborted = f"on {round_number}", f"aborted {round_number}"
+        requests = {name: engine.add(name, admitted(vocabulary, REQUIRED), ids) for name in (goes_on, aborted)}
+        drafts = drafter(engine.scripts, random.Random(round_number), vocabulary)
+        after = round_number * len(ids) // ROUNDS  # tokens
+
+        def draft_and_abort(name: str, written: int) -> list[int]:
+            request = requests.get(aborted)  # noqa: B023 - called within the round
+            if name == aborted and request is not None and written >= after:  # noqa: B023
+                grammar = request.structured_output_request.grammar
+                phases.add(grammar.matcher.phase)
+                grammars.append(weakref.ref(grammar))
+                engine.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+                del requests[aborted], request, grammar  # noqa: B023
+            return drafts(name, written)  # noqa: B023
+
+        engine.run(draft_and_abort)
+        grammars.append(weakref.ref(requests.pop(goes_on).structured_output_request.grammar))
+        assert engine.reasons[goes_on] == "stop"
+        assert engine.outputs[goes_on][: len(ids)] == ids
+        assert aborted not in engine.reasons and aborted not in requests
+        assert_masks(engine, vocabulary, goes_on, REQUIRED, (0, len(ids) // 2, len(ids) - 1))
+    assert not engine.scheduler.requests
+    assert {Phase.CALL_ID, Phase.ARGUMENTS} <= phases, phases
+    gc.collect()
+    assert [ref() for ref in grammars] == [None] * (2 * ROUNDS)
+    assert matchers_alive() == before
+    engine.manager.clear_backend()
+
+
+def test_an_abort_before_the_grammar_is_compiled(model: Path, vocabulary: Vocabulary, asynchronous: bool) -> None:
+    engine = ScriptedEngine(config_of(model), asynchronous=asynchronous)
+    for name in ("aborted", "goes on"):
+        engine.add(name, admitted(vocabulary, REQUIRED), turn_of(vocabulary, *CALLS))
+    engine.scheduler.finish_requests("aborted", RequestStatus.FINISHED_ABORTED)
+    engine.run()
+    assert engine.reasons == {"goes on": "stop"}
+    assert not engine.scheduler.requests
+    engine.manager.clear_backend()

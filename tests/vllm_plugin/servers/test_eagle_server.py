@@ -20,8 +20,9 @@ from constrained_k2.evaluation.server import BACKEND_FLAGS, VllmServer
 from scripts.smollm2.base import GGUF
 from scripts.smollm2.checkpoint import write_checkpoint, write_shipped_head
 from scripts.smollm2.questions import WHEEL, drawn_tests, questions
+from tests.kit.answers import Seen
 from tests.kit.data import fetched
-from tests.vllm_plugin.asking import Seen, chat, expected
+from tests.vllm_plugin.asking import chat, expected
 
 pytestmark = [pytest.mark.server, pytest.mark.only_all, pytest.mark.timeout(1800)]  # 98 MB of weights, some minutes
 

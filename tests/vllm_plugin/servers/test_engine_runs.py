@@ -20,8 +20,8 @@ from scripts.bundled_samples.ordinary import TOOLS
 from tests.kit.budget import LEVEL, tries
 from tests.kit.tools import tool
 from tests.vllm_plugin.draft_law import SURE
-from tests.vllm_plugin.eagle_heads import write_copying, write_random
 from tests.vllm_plugin.engine_run import run_in_its_own_process
+from tests.vllm_plugin.weights import write_copying, write_random
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1200)]  # a test may start an engine or two first
 

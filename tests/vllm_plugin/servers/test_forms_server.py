@@ -11,9 +11,9 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.server import VllmServer
+from tests.kit.answers import Seen
 from tests.kit.servers import on
-from tests.vllm_plugin.asking import WEATHER, Seen, chat, claude, post, respond
-from tests.vllm_plugin.servers.answers import CHAT, only_choice, said
+from tests.vllm_plugin.asking import CHAT, WEATHER, chat, claude, only_choice, post, respond, said
 
 pytestmark = pytest.mark.server
 
@@ -76,20 +76,14 @@ def test_the_form_begins_behind_the_reasoning(server: VllmServer, vocabulary: Vo
 
 @ROUTES
 @pytest.mark.parametrize("stream", [False, True])
-def test_responses(server: VllmServer, stream: bool) -> None:
-    form = {"type": "json_schema", "name": "report", "schema": REPORT, "strict": True}
+def test_responses_and_messages(server: VllmServer, stream: bool) -> None:
+    form: dict[str, Any] = {"type": "json_schema", "name": "report", "schema": REPORT, "strict": True}
     response = respond(server, stream=stream, input="Report.", max_output_tokens=160, text={"format": form}, **LIMITS)
     assert response["text"]["format"]["schema"] == REPORT
     assert [item["type"] for item in response["output"]].count("message") == 1
     jsonschema.validate(json.loads(said(response)), REPORT)
-
-
-@ROUTES
-@pytest.mark.parametrize("stream", [False, True])
-def test_messages(server: VllmServer, stream: bool) -> None:
-    form = {"format": {"type": "json_schema", "schema": REPORT}}
-    messages = [{"role": "user", "content": "Report."}]
-    seen = claude(server, stream=stream, messages=messages, max_tokens=160, output_config=form, **LIMITS)
+    config = {"format": {"type": "json_schema", "schema": REPORT}}
+    seen = claude(server, stream=stream, max_tokens=160, output_config=config, **LIMITS)
     jsonschema.validate(json.loads(seen.content), REPORT)
 
 

@@ -21,8 +21,7 @@ from constrained_k2.evaluation.server import VllmServer
 from tests.kit.servers import RUST, on
 from tests.kit.tools import tool as openai_tool
 from tests.prompts.dialogs import call, calls, result
-from tests.vllm_plugin.asking import post
-from tests.vllm_plugin.servers.answers import CHAT, only_choice
+from tests.vllm_plugin.asking import CHAT, only_choice, post
 
 pytestmark = pytest.mark.server
 

@@ -15,7 +15,7 @@ from constrained_k2.prompts.xtml import XtmlRenderer
 from tests.kit.servers import on
 from tests.kit.tools import tool
 from tests.prompts.dialogs import USER, call, calls, result
-from tests.vllm_plugin.servers.answers import CHAT, answered
+from tests.vllm_plugin.asking import CHAT, answered
 
 pytestmark = [pytest.mark.server, on("kimi_k3_adopted")]
 
@@ -33,44 +33,31 @@ HISTORY = [
 ]
 FORM = {"type": "json_schema", "json_schema": {"name": "form", "schema": {"type": "object", "required": ["a"]}}}
 REQUESTS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "tools": {"tools": [TOOL]},
-    "required": {"tools": [TOOL], "tool_choice": "required"},
-    "no calls": {"tools": [TOOL], "tool_choice": "none"},
+    "required": {"messages": [USER], "tools": [TOOL], "tool_choice": "required"},
     "history": {"messages": HISTORY, "tools": [TOOL]},
     "history without thinking": {"messages": HISTORY, "chat_template_kwargs": {"thinking": False}},
-    "effort": {"reasoning_effort": "low"},
-    "no effort": {"reasoning_effort": "none"},
-    "an object": {"response_format": {"type": "json_object"}},
-    "a form": {"response_format": FORM},
-    "an open call": {"messages": [USER, calls(call("a", "search", "{}")), USER]},
+    "a form, no effort": {"messages": [USER], "response_format": FORM, "reasoning_effort": "none"},
 }
 
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_prompts(server: VllmServer, name: str) -> None:
-    body = {"messages": [USER], **REQUESTS[name]}
-    found = answered(server, f"{CHAT}/render", **body)
-    rendered = XtmlRenderer(Vocabulary.from_pretrained(server.model)).render(body)
+    found = answered(server, f"{CHAT}/render", **REQUESTS[name])
+    rendered = XtmlRenderer(Vocabulary.from_pretrained(server.model)).render(REQUESTS[name])
     assert not rendered.repairs
     assert found["token_ids"] == list(rendered.ids)
 
 
-@pytest.mark.parametrize("name", ["plain", "history", "history without thinking", "effort"])
-def test_the_command_finds_no_difference(
-    server: VllmServer, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("differs", [False, True])
+def test_the_command_compares_prompts(
+    server: VllmServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], differs: bool
 ) -> None:
-    request = tmp_path / "request.json"
-    request.write_text(json.dumps({"model": "kimi-k2", "messages": [USER], **REQUESTS[name]}))
-    assert main(["render", str(request), "--tokenizer", str(server.model), "--diff", server.url]) == 0
-    assert "The server renders the same prompt." in capsys.readouterr().err
-
-
-def test_the_command_shows_a_difference(server: VllmServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    request = tmp_path / "request.json"
-    body = {"model": "kimi-k2", "messages": [calls(call("a", "search", "no JSON")), result("a")]}
-    request.write_text(json.dumps(body))
-    assert main(["render", str(request), "--tokenizer", str(server.model), "--diff", server.url]) == 1
-    shown = capsys.readouterr().err
-    assert '-<|open|>message role="assistant"' in shown
-    assert "<|open|>json type=" in shown
+    path = tmp_path / "request.json"
+    other = {"messages": [calls(call("a", "search", "no JSON")), result("a")]}
+    path.write_text(json.dumps({"model": "kimi-k2"} | (other if differs else REQUESTS["history"])))
+    assert main(["render", str(path), "--tokenizer", str(server.model), "--diff", server.url]) == differs
+    said = capsys.readouterr().err
+    if differs:
+        assert '-<|open|>message role="assistant"' in said and "<|open|>json type=" in said
+    else:
+        assert "The server renders the same prompt." in said

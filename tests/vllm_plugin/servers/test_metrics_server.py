@@ -1,6 +1,9 @@
-"""Real servers' ``/metrics``, log and answers, with everything in two processes and with everything in its own."""
+"""Metrics, log lines, diagnostics and ``explain`` of real servers of two processes, and of more."""
 
+import json
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,13 +14,15 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from constrained_k2.cli import main
 from constrained_k2.evaluation.server import VllmServer
 from tests.kit.servers import on
 from tests.kit.tools import tool
 from tests.vllm_plugin.asking import create
 
 # vLLM for CPUs has the worker in a process of its own; of the other server also the two front ends.
-pytestmark = [pytest.mark.server, on("logits_processor", "tp2_logits_processor")]
+pytestmark = pytest.mark.server
+on_two = on("logits_processor", "tp2_logits_processor")
 
 RELAXED = {"type": "object", "properties": {"s": {"type": "string", "pattern": "^(a+)-\\1$"}}, "required": ["s"],
            "additionalProperties": False}  # fmt: skip
@@ -69,6 +74,7 @@ def ask(client: openai.OpenAI, tools: Any, **fields: Any) -> Any:
     return create(client, tools=tools, extra_body={"vllm_xargs": xargs}, **{"max_tokens": 30} | fields)
 
 
+@on_two
 def test_what_requests_leave_behind(server: VllmServer, client: openai.OpenAI) -> None:
     first = settled(server)
     create(client, tools=openai.omit, max_tokens=30)
@@ -110,6 +116,7 @@ def test_what_requests_leave_behind(server: VllmServer, client: openai.OpenAI) -
     assert 0 < metrics("masked_argmax_tokens_total") <= metrics("examined_tokens_total")
 
 
+@on_two
 def test_a_refusal_is_one_line_of_the_log(server: VllmServer, client: openai.OpenAI) -> None:
     name = "refused\nFORGED \x1b[31m" + "n" * 400
     with pytest.raises(openai.BadRequestError, match="tools\\[0\\].function.name: the name"):
@@ -120,6 +127,7 @@ def test_a_refusal_is_one_line_of_the_log(server: VllmServer, client: openai.Ope
     assert len(line.partition("constrained_k2: ")[2]) < 300
 
 
+@on_two
 @pytest.mark.parametrize("stream", [False, True])
 def test_diagnostics_come_where_they_are_asked_for(client: openai.OpenAI, stream: bool) -> None:
     fields = {"tool_choice": {"type": "function", "function": {"name": "g"}}, "stream": stream, "n": 2,
@@ -139,13 +147,42 @@ def test_diagnostics_come_where_they_are_asked_for(client: openai.OpenAI, stream
                 assert called["g"]["cached"] == (called["g"]["compile_ms"] == 0)
 
 
+@on_two
 @pytest.mark.parametrize("switch", ["yes", "overrides"])
 def test_a_switch_of_no_known_value(client: openai.OpenAI, switch: str) -> None:
     with pytest.raises(openai.BadRequestError, match="vllm_xargs.constrained_k2_diagnostics: must be 'on' or 'off'"):
         ask(client, [F], vllm_xargs={"constrained_k2_diagnostics": switch})
 
 
+@on_two
 def test_a_client_that_sends_the_field_itself(client: openai.OpenAI) -> None:
     forged = {"constrained_k2_diagnostics": {"tools_called": "forged"}}
     answer = create(client, tools=[F], max_tokens=30, extra_body=forged)
     assert "constrained_k2" not in (answer.choices[0].model_extra or {})
+
+
+UNITS = {"type": "object", "properties": {"units": {"enum": ["celsius", "fahrenheit"]}}, "required": ["units"]}
+TOOLS = [tool("get-weather", UNITS)]
+
+
+@pytest.mark.parametrize("choice", ["required", "auto"])
+def test_overrides_of_a_random_model(
+    server: VllmServer, choice: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model wants another token than one of the call's nearly everywhere."""
+    body = {
+        "messages": [{"role": "user", "content": "Hi"}], "tools": TOOLS, "tool_choice": choice, "seed": 1,
+        "parallel_tool_calls": False, "max_tokens": 200, "temperature": 0,
+    }  # fmt: skip
+    path = tmp_path / "request.json"
+    path.write_text(json.dumps(body))
+    assert main(["explain", server.url, str(path), "--tokenizer", str(server.model)]) == 0
+    said = capsys.readouterr().out
+    found = re.match(r"(\d+) overridden of (\d+) examined; (\d+) of (\d+) tokens forced", said)
+    assert found, said
+    overridden, examined, _, tokens = map(int, found.groups())
+    assert examined == tokens > 10
+    if choice == "required":
+        assert overridden > 5
+        assert re.search(r"get-weather +/units +enum ", said)
+    assert "refused" not in said  # the mask here is the server's

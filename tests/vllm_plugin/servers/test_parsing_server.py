@@ -11,11 +11,11 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
 from constrained_k2.evaluation.sample import UNCONSTRAINED
 from constrained_k2.evaluation.server import VllmServer
+from tests.kit.answers import Seen
 from tests.kit.budget import tries
 from tests.kit.servers import on
 from tests.parsing.transcripts import encoded, ids_of_text, made_up, table
-from tests.vllm_plugin.asking import WEATHER, Seen, called, chat_choices, expected, respond
-from tests.vllm_plugin.servers.answers import said
+from tests.vllm_plugin.asking import WEATHER, called, chat_choices, expected, respond, said
 
 pytestmark = pytest.mark.server
 

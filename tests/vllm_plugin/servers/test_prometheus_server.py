@@ -17,7 +17,7 @@ from scripts.bundled_samples.ordinary import ordinary_samples
 from scripts.draw_dashboard import DEPLOY, draw, panels, prometheus, query
 from tests.kit.servers import on
 from tests.kit.tools import tool
-from tests.vllm_plugin.openai_client import ask_all, judged
+from tests.vllm_plugin.asking import ask_all, judged
 
 pytestmark = [pytest.mark.server, pytest.mark.only_all, on("structured_output")]
 RESERVE = {"vllm_xargs": {"constrained_k2_finish_reserve": 300}}

@@ -19,9 +19,7 @@ from scripts.bundled_samples.ordinary import ordinary_samples
 from tests.kit.servers import SERVERS, on
 from tests.kit.tools import tool
 from tests.prompts.dialogs import call, calls, result
-from tests.vllm_plugin.asking import MESSAGES, WEATHER, post
-from tests.vllm_plugin.openai_client import ask_all, judged
-from tests.vllm_plugin.servers.answers import CHAT, only_choice
+from tests.vllm_plugin.asking import CHAT, MESSAGES, WEATHER, ask_all, judged, only_choice, post
 
 pytestmark = pytest.mark.server
 

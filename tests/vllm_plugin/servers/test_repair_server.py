@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
@@ -17,12 +16,10 @@ from constrained_k2 import JsonLimiter, Vocabulary, find_faults
 from constrained_k2.cli import main
 from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.prompts import PromptRenderer
-from constrained_k2.prompts.special_text import JOINER
 from tests.kit.servers import on
 from tests.kit.tools import tool
 from tests.prompts.dialogs import USER, call, calls, result
-from tests.vllm_plugin.asking import WEATHER, called, chat, post, respond
-from tests.vllm_plugin.servers.answers import CHAT, answered
+from tests.vllm_plugin.asking import CHAT, WEATHER, answered, chat, post
 
 pytestmark = [pytest.mark.server, on("logits_processor")]
 
@@ -93,13 +90,6 @@ def test_ids_are_canonical_and_results_paired(server: VllmServer, vocabulary: Vo
     assert "call_abc" in off
 
 
-def test_an_inserted_call_counts(server: VllmServer) -> None:
-    messages = [result("gone", "42"), {"role": "user", "content": "and?"}]
-    fields: dict[str, Any] = {"messages": messages, "tools": [WEATHER], "tool_choice": "required", "max_tokens": 500}
-    assert chat(server, **fields).calls[0][0] == "functions.get_weather:1"
-    assert chat(server, **fields, **OFF).calls[0][0] == "functions.get_weather:0"
-
-
 def test_the_server_and_render_prompt_make_the_same_prompt(server: VllmServer) -> None:
     renderer = PromptRenderer.from_pretrained(server.model)
     strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
@@ -115,21 +105,6 @@ def test_the_server_and_render_prompt_make_the_same_prompt(server: VllmServer) -
         assert not find_faults(rendered.text, rendered.body)
 
 
-@pytest.mark.parametrize(
-    "written",
-    ['{"city":"北京"}', '{ "city" : "x", }', '{"city": "<|im\\u005fend|>"}', '{"city": "\\ud800"}', "[" * 2000, '{"n": ' + "9" * 5000 + "}"],
-    ids=["compact", "no_json", "escaped", "surrogate", "deep", "long_number"],
-)  # fmt: skip
-def test_arguments_of_the_history_keep_their_bytes(server: VllmServer, vocabulary: Vocabulary, written: str) -> None:
-    call_id = "functions.get_weather:0"
-    turn = calls(call(call_id, "get_weather", written)) | {"content": ""}
-    body = {"messages": [USER, turn, result(call_id, "ok")], "tools": [WEATHER]}
-    rendered = PromptRenderer.from_pretrained(server.model).render(body)
-    assert not rendered.repairs
-    assert f"<|tool_call_argument_begin|>{written}<|tool_call_end|>" in rendered.text
-    assert prompt_ids(server, **body) == chat_prompt_ids(server, **body) == list(rendered.ids)
-
-
 def test_arguments_that_are_objects_are_taken(server: VllmServer) -> None:
     """By chats, whose bodies are rewritten before vLLM's models read them; those of /tokenize are not."""
     given, written = (
@@ -143,26 +118,6 @@ def test_arguments_that_are_objects_are_taken(server: VllmServer) -> None:
     assert "function.arguments: Input should be a valid string" in answer.json()["error"]["message"]
 
 
-def test_a_template_that_takes_objects_gets_them(server: VllmServer, vocabulary: Vocabulary) -> None:
-    template = (
-        "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
-    )
-    turn = calls(call("x", "f", '{"a":"<|im\\u005fend|>"}')) | {"content": ""}
-    body = {"messages": [turn], "chat_template": template}
-    ids = prompt_ids(server, **body)
-    assert not specials_in(ids, vocabulary)
-    assert vocabulary.decode(ids) == f'{{"a": "<{JOINER}|im_end|>"}}'
-    assert specials_in(prompt_ids(server, **body, **OFF), vocabulary)
-
-
-def test_invalid_utf8_costs_its_own_request_alone(server: VllmServer) -> None:
-    content = b'{"model": "kimi-k2", "messages": [{"role": "user", "content": "a\xff\xfe"}]}'
-    for path in ("/v1/chat/completions", "/tokenize"):
-        answer = httpx.post(f"{server.url}{path}", content=content, headers={"content-type": "application/json"})
-        assert answer.status_code in {400, 422}
-    assert prompt_ids(server, messages=HI)
-
-
 def test_no_content_is_printed_as_a_python_list(server: VllmServer, vocabulary: Vocabulary) -> None:
     template = (
         "{% for m in messages %}{% for part in m['content'] %}{% endfor %}"  # so vLLM takes it for one that reads parts
@@ -173,32 +128,6 @@ def test_no_content_is_printed_as_a_python_list(server: VllmServer, vocabulary: 
     assert not find_faults(corrected, vocabulary=vocabulary)
     assert vocabulary.decode(corrected).count("<|im_middle|><|im_end|>") == 1
     assert [fault.kind for fault in find_faults(off, vocabulary=vocabulary)] == ["content list"] * 2
-
-
-def test_a_generation_prompt_is_not_left_out(server: VllmServer) -> None:
-    usual = chat_prompt_ids(server, messages=HI)
-    left_out: dict[str, Any] = {"messages": HI, "add_generation_prompt": False}
-    assert chat_prompt_ids(server, **left_out) == usual
-    assert len(chat_prompt_ids(server, **left_out, **OFF)) < len(usual)
-    begun = [*HI, {"role": "assistant", "content": "So"}]
-    continued = left_out | {"messages": begun, "continue_final_message": True}
-    assert chat_prompt_ids(server, **continued) != usual
-
-
-def test_a_partial_message_is_continued(server: VllmServer, vocabulary: Vocabulary) -> None:
-    """With the index that is due, and calls in the answer alone."""
-    history = [USER, calls(call("a", "get_weather", "{}"))]
-    history += [{"role": "function", "name": "get_weather", "content": "rain"}]
-    begun = {"role": "assistant", "content": "So", "partial": True}
-    body: dict[str, Any] = {"messages": [*history, begun], "tools": [WEATHER]}
-    ids = prompt_ids(server, **body)
-    assert vocabulary.decode(ids).endswith(
-        "## Return of functions.get_weather:0\nrain<|im_end|><|im_assistant|>assistant<|im_middle|>So"
-    )
-    body |= {"tool_choice": "required", "max_tokens": 500, "return_token_ids": True}
-    answer = answered(server, CHAT, **body)
-    assert answer["prompt_token_ids"] == ids
-    assert answer["choices"][0]["message"]["tool_calls"][0]["id"] == "functions.get_weather:1"
 
 
 def test_render_compares_with_the_server(
@@ -227,33 +156,3 @@ def test_the_example_of_a_json_limiter(server: VllmServer) -> None:
     assert value["sentiment"] in {"good", "bad", "mixed"}
     assert all(isinstance(topic, str) and len(topic) <= 40 for topic in value["topics"])
     assert len(value["topics"]) <= 5
-
-
-def test_responses_are_mended_too(server: VllmServer) -> None:
-    items = [
-        {"role": "user", "content": "go"},
-        {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "call_1", "output": "<|im_end|>Sunny"},
-    ]
-    tools = [{"type": "function", **WEATHER["function"]}]
-    response = respond(server, input=items, tools=tools, tool_choice="required", max_output_tokens=500)
-    assert called(response)[0][0] == "functions.get_weather:1"
-
-
-SMELL = {"role": "user", "content": [{"type": "smell", "smell": "x"}]}
-
-
-@pytest.mark.parametrize(
-    ("fields", "location"),
-    [
-        ({"messages": [*HI, SMELL]}, "messages[1]"),
-        *[
-            ({"messages": HI, "vllm_xargs": {"constrained_k2_repair": value}}, "vllm_xargs.constrained_k2_repair")
-            for value in ("maybe", ["off"], 0)
-        ],
-    ],
-)
-def test_what_has_no_clear_meaning_is_refused(server: VllmServer, fields: Any, location: str) -> None:
-    answer = post(server, CHAT, **fields, max_tokens=1)
-    assert answer.status_code == 400
-    assert location in answer.json()["error"]["message"]

@@ -1,4 +1,7 @@
-"""Requests split over processes, through real servers: one renders, another one generates what one server would."""
+"""Requests split over processes, through real servers: one renders, another one generates what one server would.
+
+Those of Kimi K3 are split over one server. So are those whose engine core adopts them.
+"""
 
 import json
 from collections.abc import Iterator
@@ -8,13 +11,15 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from constrained_k2 import Vocabulary, parse_completion
+from constrained_k2 import ToolCall, Vocabulary, parse_completion
 from constrained_k2.evaluation.server import VllmServer
+from constrained_k2.prompts.xtml import render_turn
+from scripts.bundled_samples import ordinary
+from tests.kit.k3_turns import read_valid
 from tests.kit.servers import on, started
 from tests.kit.tools import tool
 from tests.prompts.dialogs import call, calls, result
-from tests.vllm_plugin.asking import post
-from tests.vllm_plugin.servers.answers import CHAT, answered, only_choice
+from tests.vllm_plugin.asking import CHAT, answered, only_choice, post
 
 pytestmark = pytest.mark.server
 
@@ -80,16 +85,20 @@ def request_of(name: str, vocabulary: Vocabulary) -> dict[str, Any]:
     return {key: value for key, value in body.items() if key != "tools" or value is not None}
 
 
+def check_split(server: VllmServer, rendering: VllmServer, generating: VllmServer, body: dict[str, Any]) -> Any:
+    """Two servers write what one does; the first choice of the one."""
+    whole = answered(server, CHAT, **body, return_token_ids=True)["choices"]
+    generated = answered(generating, GENERATE, **answered(rendering, f"{CHAT}/render", **body))["choices"]
+    assert [each["token_ids"] for each in generated] == [each["token_ids"] for each in whole]
+    return whole[0]
+
+
 @on("structured_output")
 @pytest.mark.parametrize("name", list(REQUESTS))
 def test_a_split_request_is_constrained_as_by_one_server(
     server: VllmServer, rendering: VllmServer, generating: VllmServer, vocabulary: Vocabulary, name: str
 ) -> None:
-    body = request_of(name, vocabulary)
-    whole = answered(server, CHAT, **body, return_token_ids=True)
-    rendered = answered(rendering, f"{CHAT}/render", **body)
-    generated = answered(generating, GENERATE, **rendered)
-    assert [each["token_ids"] for each in generated["choices"]] == [each["token_ids"] for each in whole["choices"]]
+    check_split(server, rendering, generating, request_of(name, vocabulary))
 
 
 @on("structured_output")
@@ -129,27 +138,38 @@ def test_the_server_that_generates_derenders(
     assert (message["content"] or "") == (whole["content"] or "")
 
 
-def test_the_other_endpoints_that_render(rendering: VllmServer, generating: VllmServer, vocabulary: Vocabulary) -> None:
-    function = TOOLS[0]["function"]
+def generated_elsewhere(
+    rendering: VllmServer, generating: VllmServer, function: dict[str, Any], **fields: Any
+) -> Iterator[tuple[str, list[int], list[int]]]:
+    """The path of each other endpoint that renders, and the ids of its prompt and of what is generated from it.
+
+    Each requires a call of the function; the history of Responses has one.
+    """
     history = [{"role": "user", "content": "go"},
                {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": "{}"},
                {"type": "function_call_output", "call_id": "call_1", "output": "Sunny"}, *QUESTION]  # fmt: skip
-    messages_tool = {"name": "get_weather", "input_schema": WEATHER}
-    constraint = json.dumps({"tools": TOOLS[:1], "tool_choice": "required"})
+    messages_tool = {"name": function["name"], "input_schema": function["parameters"]}
+    constraint = json.dumps({"tools": [{"type": "function", "function": function}], "tool_choice": "required"})
+    limit = fields.pop("max_tokens")
     bodies = {
         "/v1/responses/render": {"input": history, "tools": [{"type": "function", **function}], "tool_choice": "required",
-                                 "max_output_tokens": 120},
+                                 "max_output_tokens": limit},
         "/v1/messages/render": {"messages": QUESTION, "tools": [messages_tool], "tool_choice": {"type": "any"},
-                                "max_tokens": 120},
-        "/v1/completions/render": {"prompt": "Go.", "max_tokens": 120,
-                                   "vllm_xargs": {"constrained_k2": constraint}},
+                                "max_tokens": limit},
+        "/v1/completions/render": {"prompt": "Go.", "max_tokens": limit, "vllm_xargs": {"constrained_k2": constraint}},
     }  # fmt: skip
     for path, body in bodies.items():
-        xargs = BODY["vllm_xargs"] | body.get("vllm_xargs", {})
-        rendered = answered(rendering, path, **{"temperature": 0, **body, "vllm_xargs": xargs})
+        xargs = {"constrained_k2_finish_reserve": limit * 3 // 4} | body.get("vllm_xargs", {})
+        rendered = answered(rendering, path, **body | fields | {"vllm_xargs": xargs})
         (rendered,) = rendered if isinstance(rendered, list) else [rendered]
         generated = answered(generating, GENERATE, **rendered)
-        parsed = parse_completion(generated["choices"][0]["token_ids"], vocabulary)
+        yield path, rendered["token_ids"], generated["choices"][0]["token_ids"]
+
+
+def test_the_other_endpoints_that_render(rendering: VllmServer, generating: VllmServer, vocabulary: Vocabulary) -> None:
+    fields = {"temperature": 0, "max_tokens": 120}
+    for path, _, ids in generated_elsewhere(rendering, generating, TOOLS[0]["function"], **fields):
+        parsed = parse_completion(ids, vocabulary)
         first = 1 if path == "/v1/responses/render" else 0
         assert parsed.tool_calls[0].id == f"functions.get_weather:{first}", path
         assert all(set(json.loads(made.arguments)) == {"city", "units"} for made in parsed.tool_calls), path
@@ -187,3 +207,84 @@ def test_hostile_parameters_cost_their_own_request(
     answered(generating, GENERATE, **rendered)
     log = generating.log_text()
     assert "EngineDeadError" not in log and "cannot go on" not in log
+
+
+PING = tool("ping", {"type": "object", "additionalProperties": False})
+K3_TOOLS = [ordinary.TOOLS[0], PING]
+K3_BODY: dict[str, Any] = {
+    "messages": QUESTION, "tools": K3_TOOLS, "max_tokens": 1200, "temperature": 1.0, "seed": 1,
+    "thinking_token_budget": 8, "vllm_xargs": {"constrained_k2_finish_reserve": 900},
+}  # fmt: skip
+K3_HISTORY = [*QUESTION, calls(call("x", "ping", "{}")) | {"content": ""}, result("x", "<|open|>pong")]
+K3_CHOSEN: dict[str, dict[str, Any]] = {
+    "auto": {},
+    "required": {"tool_choice": "required"},
+    "one function": {"tool_choice": {"type": "function", "function": {"name": "ping"}}},
+    "one call": {"tool_choice": "required", "parallel_tool_calls": False},
+    "without thinking": {"tool_choice": "required", "chat_template_kwargs": {"thinking": False}},
+    "history": {"messages": K3_HISTORY, "tool_choice": "required"},
+    "a form": {"response_format": FORM},
+}
+K3_OTHERS: dict[str, dict[str, Any]] = {
+    "no calls": {"tool_choice": "none", "max_tokens": 60},
+    "a form, no calls": {"response_format": FORM, "tool_choice": "none"},
+    "cut": {"tool_choice": "required", "max_tokens": 40, "vllm_xargs": {}},
+    "off": {"vllm_xargs": {"constrained_k2": "off"}, "thinking_token_budget": None, "max_tokens": 60},
+    "no tools": {"tools": None, "max_tokens": 60},
+}
+
+
+@on("kimi_k3_structured_output")
+@pytest.mark.parametrize("name", [*K3_CHOSEN, *K3_OTHERS, "script"])
+def test_a_split_request_of_kimi_k3(server: VllmServer, k3_vocabulary: Vocabulary, name: str) -> None:
+    body = K3_BODY | (K3_CHOSEN | K3_OTHERS).get(name, {})
+    body = {key: value for key, value in body.items() if key != "tools" or value is not None}
+    if name == "script":
+        spoken = [ToolCall("get_weather", 1, '{"city": "Oslo <|close|>", "days": 3}'), ToolCall("ping", 2, "{}")]
+        script = render_turn(spoken, k3_vocabulary, response="So", reasoning="Hm.")
+        body |= {"vllm_xargs": {"script": script}, "thinking_token_budget": None}
+    choice = check_split(server, server, server, body)
+    if name in K3_OTHERS and name != "a form, no calls":
+        return
+    turn = read_valid(choice["token_ids"], k3_vocabulary, K3_TOOLS, in_reasoning=name != "without thinking")
+    ids_of_calls = [made["id"] for made in choice["message"].get("tool_calls", [])]
+    first = 1 if name == "history" else 0
+    assert ids_of_calls == [f"functions.{made[0]}:{at}" for at, made in enumerate(turn.calls, first)]
+    assert turn.calls or "form" in name or name == "auto"
+
+
+@on("kimi_k3_structured_output")
+def test_the_other_endpoints_of_kimi_k3(server: VllmServer, k3_vocabulary: Vocabulary) -> None:
+    fields = {"temperature": 1.0, "seed": 1, "max_tokens": 1200}
+    for path, prompt, ids in generated_elsewhere(server, server, K3_TOOLS[0]["function"], **fields):
+        thinks = k3_vocabulary.opens_reasoning(prompt)
+        assert thinks == ("completions" not in path)
+        turn = read_valid(ids, k3_vocabulary, K3_TOOLS, in_reasoning=thinks)
+        assert turn.calls and not turn.text, path
+
+
+# With vLLM's own tool parser the engine core adopts the requests.
+def adopted(server: VllmServer, **fields: Any) -> list[int]:
+    ids: list[int] = only_choice(server, **K3_BODY | {"return_token_ids": True} | fields)["token_ids"]
+    return ids
+
+
+@on("kimi_k3_adopted")
+@pytest.mark.parametrize("name", [name for name in K3_CHOSEN if name != "a form"])
+def test_adopted_requests_write_valid_calls(server: VllmServer, k3_vocabulary: Vocabulary, name: str) -> None:
+    for seed in range(3):
+        ids = adopted(server, **K3_CHOSEN[name], seed=seed)
+        turn = read_valid(ids, k3_vocabulary, K3_TOOLS, in_reasoning=name != "without thinking")
+        assert name == "auto" or (turn.calls and not turn.text)
+        assert name != "one function" or {call[0] for call in turn.calls} == {"ping"}
+        assert name != "one call" or len(turn.calls) == 1
+
+
+@on("kimi_k3_adopted")
+def test_adopted_requests_in_a_form_and_without_calls(server: VllmServer, k3_vocabulary: Vocabulary) -> None:
+    turn = read_valid(adopted(server, response_format=FORM), k3_vocabulary, K3_TOOLS)
+    assert turn.calls or json.loads(turn.text)["a"] <= 99
+    ids = adopted(server, tool_choice="none", max_tokens=80)
+    assert not parse_completion(ids, k3_vocabulary, level="tolerant", in_reasoning=True).tool_calls
+    log = server.log_text()
+    assert "is left to vLLM" not in log and "adopt prompt" in log

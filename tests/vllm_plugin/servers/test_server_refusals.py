@@ -15,9 +15,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from constrained_k2.evaluation.server import VllmServer
 from scripts.bundled_samples.ordinary import ordinary_samples
 from tests.kit.tools import tool
-from tests.vllm_plugin.asking import MESSAGES, WEATHER, chat, post
-from tests.vllm_plugin.openai_client import ask, judged
-from tests.vllm_plugin.servers.answers import CHAT
+from tests.vllm_plugin.asking import CHAT, MESSAGES, WEATHER, ask, chat, judged, post
 
 pytestmark = pytest.mark.server
 
@@ -61,6 +59,17 @@ def test_bad_completions_requests(server: VllmServer, spec: Any, stream: bool) -
         ),
         ({"response_format": {"type": "structural_tag", "format": {"type": "any_text"}}}, "response_format.type"),
         ({"vllm_xargs": {"constrained_k2": "maybe"}}, "vllm_xargs.constrained_k2"),
+        ({"vllm_xargs": {"constrained_k2_finish_reserve": 5000}}, "constrained_k2_finish_reserve"),
+        ({"vllm_xargs": {"constrained_k2_finish_reserve": "all"}}, "constrained_k2_finish_reserve"),
+        ({"vllm_xargs": {"constrained_k2_max_calls": "x"}}, "vllm_xargs.constrained_k2_max_calls"),
+        ({"vllm_xargs": {"constrained_k2_repeated_calls": "x"}}, "vllm_xargs.constrained_k2_repeated_calls"),
+        ({"vllm_xargs": {"constrained_k2_repair": "maybe"}}, "vllm_xargs.constrained_k2_repair"),
+        ({"vllm_xargs": {"constrained_k2_repair": 0}}, "vllm_xargs.constrained_k2_repair"),
+        ({"vllm_xargs": {"constrained_k2_repair": ["off"]}}, "vllm_xargs.constrained_k2_repair"),
+        ({"messages": [*MESSAGES, {"role": "user", "content": [{"type": "smell", "smell": "x"}]}]}, r"messages\[1\]"),
+        ({"use_beam_search": True}, "use_beam_search"),
+        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
+        ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex"),
     ],
 )
 def test_what_cannot_be_constrained_is_a_400(server: VllmServer, fields: Any, message: str, stream: bool) -> None:
@@ -68,6 +77,14 @@ def test_what_cannot_be_constrained_is_a_400(server: VllmServer, fields: Any, me
         server, CHAT, stream=stream, **{"messages": MESSAGES, "tools": [WEATHER], "max_tokens": 1000} | fields
     )
     assert re.search(message, said)  # vLLM renders the prompt first, so what is far too long fails its own check
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_messages_are_refused_too(server: VllmServer, stream: bool) -> None:
+    tools = [{"name": "f", "strict": True, "input_schema": {"type": "object", "not": {}}}]
+    answer = post(server, "/v1/messages", stream=stream, max_tokens=9, messages=MESSAGES, tools=tools)
+    assert answer.status_code == 400
+    assert "no value satisfies" in answer.text
 
 
 def test_schemas_that_would_end_the_server(server: VllmServer) -> None:
@@ -81,16 +98,16 @@ def test_schemas_that_would_end_the_server(server: VllmServer) -> None:
 
 
 @pytest.mark.parametrize(
-    "extra",
-    [{"use_beam_search": True, "n": 2}, {"structured_outputs": {"regex": "a"}}, {"response_format": {"type": "json_object"}}],
-)  # fmt: skip
-def test_completions_with_what_would_bypass_or_break_the_constraint(server: VllmServer, extra: Any) -> None:
-    spec = json.dumps({"tools": [WEATHER], "tool_choice": "required"})
-    assert "cannot be combined" in refused_spec(server, spec, **extra)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b'{"messages": [', b"\xff\xfe", b"[]", b'{"model": "kimi-k2", "messages": 5, "tools": [1]}']
+    "content",
+    [
+        b"",
+        b"{",
+        b'{"messages": [',
+        b"\xff\xfe",
+        b"[]",
+        b'{"model": "kimi-k2", "messages": 5, "tools": [1]}',
+        b'{"model": "kimi-k2", "messages": [{"role": "user", "content": "a\xff\xfe"}]}',
+    ],
 )
 def test_bodies_that_are_no_request(server: VllmServer, content: bytes) -> None:
     answer = httpx.post(

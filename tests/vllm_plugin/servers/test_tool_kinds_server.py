@@ -12,8 +12,7 @@ from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.server import VllmServer
 from tests.kit.servers import on
 from tests.kit.tools import tool
-from tests.vllm_plugin.asking import MESSAGES, chat, post, respond
-from tests.vllm_plugin.servers.answers import CHAT
+from tests.vllm_plugin.asking import chat, respond
 
 pytestmark = [pytest.mark.server, on("logits_processor")]
 
@@ -65,28 +64,6 @@ def test_custom_tools_with_a_grammar(server: VllmServer, stream: bool) -> None:
                   tool_choice={"type": "custom", "custom": {"name": "patch"}})  # fmt: skip
     ((_, name, arguments),) = answer.calls
     assert name == "patch" and re.fullmatch('"[a-z]{3}"\n', json.loads(arguments)["input"])
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_tools_that_no_one_runs(server: VllmServer, stream: bool) -> None:
-    for item in responses(server, stream=stream, tools=[WEB]):
-        assert item["type"] in {"message", "reasoning"} and "<|tool" not in json.dumps(item)
-    refused = post(server, "/v1/responses", input="hi", tools=[WEB], tool_choice="required", stream=stream)
-    assert refused.status_code == 400 and refused.json()["error"]["param"] == "tool_choice"
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_allowed_tools(server: VllmServer, stream: bool) -> None:
-    tools = [{"type": "function", "function": {"name": "g"}}]
-    asked: dict[str, Any] = {"mode": "required", "tools": tools}
-    for given in ({"allowed_tools": asked}, asked):
-        assert set(names(server, stream=stream, tool_choice={"type": "allowed_tools"} | given)) == {"g"}
-    tools[0]["function"] = {"name": "h"}
-    body = {"tools": TOOLS, "messages": MESSAGES, "stream": stream}
-    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
-    refused = post(server, CHAT, **body, tool_choice=choice)
-    assert refused.status_code == 400
-    assert "tool_choice.allowed_tools.tools[0]: no tool of this request is named 'h'" in refused.text
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -13,11 +13,12 @@ from constrained_k2 import Compiler, ToolCallSpec, Vocabulary, parse_completion
 from constrained_k2.request.undeclared_calls import CALL_THRESHOLD
 from constrained_k2.turn.intent import Intent
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
-from constrained_k2.vllm_plugin.engine_core import scheduler, structured_output
+from constrained_k2.vllm_plugin.engine_core import patched as scheduler
+from constrained_k2.vllm_plugin.engine_core import structured_output
 from constrained_k2.vllm_plugin.shared.counters import EngineCounters
 from constrained_k2.vllm_plugin.shared.declining import Declining
 from constrained_k2.vllm_plugin.shared.row_plan import NamedRow, PlannedRow, planned_ids
-from constrained_k2.vllm_plugin.worker import masked_request, patched_rows, row_masks
+from constrained_k2.vllm_plugin.worker import masked_request, patched, row_masks
 from constrained_k2.vllm_plugin.worker.device_masks import DeviceMasks
 from tests.kit.budget import SEED, tries
 from tests.kit.tools import tool
@@ -56,7 +57,7 @@ def counters(monkeypatch: pytest.MonkeyPatch) -> EngineCounters:
     """Those of a process that has just started."""
     patch_vllm()
     declining = Declining(found := EngineCounters())
-    for module in (patched_rows, scheduler, row_masks):
+    for module in (patched, scheduler, row_masks):
         monkeypatch.setattr(module, "declining", declining)
     for module in (structured_output, masked_request):
         monkeypatch.setattr(module, "engine_counters", found)
@@ -64,14 +65,18 @@ def counters(monkeypatch: pytest.MonkeyPatch) -> EngineCounters:
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
-@pytest.mark.parametrize(("drafts", "blocks"), [(False, 512), (True, 512), (True, 8)])
+@pytest.mark.parametrize(
+    ("drafts", "blocks", "threshold"),
+    [(False, 512, THRESHOLD), (True, 512, THRESHOLD), (True, 8, THRESHOLD), (False, 512, 0.0), (False, 512, 0.5)],
+)
 def test_the_structured_output_route(
-    model: Path, vocabulary: Vocabulary, counters: EngineCounters, choice: str, blocks: int, *, asynchronous: bool,
-    drafts: bool,
+    model: Path, vocabulary: Vocabulary, counters: EngineCounters, choice: str, blocks: int, threshold: float, *,
+    asynchronous: bool, drafts: bool,
 ) -> None:  # fmt: skip
     """The turns are those of the slow and obvious way, through drafts, rollback and preemption."""
     speculation = {} if drafts else {"speculative_config": None}
-    config = config_of(model, max_model_len=160, **speculation)
+    ours = {"constrained_k2": {"route": "structured_output", "call_threshold": threshold}}
+    config = config_of(model, max_model_len=160, additional_config=ours, **speculation)
     engine = SpeakingEngine(config, asynchronous=asynchronous, blocks=blocks)
     body = BODY | {"tool_choice": choice}
     declined = 0
@@ -84,7 +89,7 @@ def test_the_structured_output_route(
     for name, speaker in engine.speakers.items():
         # One request fits into seven blocks of 16 tokens, with its drafts; two long ones do not.
         requests.append(engine.add(name, admitted(vocabulary, body, max_tokens=LIMIT), speaker.script, [1] * 6))
-        expected[name] = spoken(speaker, body, vocabulary, THRESHOLD, LIMIT)
+        expected[name] = spoken(speaker, body, vocabulary, threshold, LIMIT)
         declined += len(parse_completion(expected[name], vocabulary).declined)
     scripts = {name: speaker.script for name, speaker in engine.speakers.items()}
     draft = drafter(scripts, random.Random(SEED), vocabulary)
@@ -93,7 +98,7 @@ def test_the_structured_output_route(
         assert engine.outputs[name][: len(ids)] == ids
     assert blocks > 100 or sum(request.num_preemptions for request in requests) > 0
     assert counters.declined_calls == declined
-    assert bool(declined) == (choice == "auto")
+    assert bool(declined) == (choice == "auto" and threshold > 0)
     assert not counters.unmeant_calls or choice == "required"
 
 
@@ -110,22 +115,6 @@ def test_calls_that_are_required_and_not_meant_are_counted_once(
         engine.add(name, admitted(vocabulary, body, max_tokens=LIMIT), script)
     engine.run()
     assert (counters.unmeant_calls, counters.declined_calls) == (1, 0)
-
-
-@pytest.mark.parametrize("threshold", [0.0, 0.5])
-def test_a_threshold_of_nothing_declines_nothing(
-    model: Path, vocabulary: Vocabulary, counters: EngineCounters, threshold: float
-) -> None:
-    ours = {"route": "structured_output", "call_threshold": threshold}
-    config = config_of(model, speculative_config=None, additional_config={"constrained_k2": ours})
-    engine = SpeakingEngine(config, asynchronous=False)
-    engine.speakers = speakers_of(vocabulary, 5, 8)
-    for name, speaker in engine.speakers.items():
-        engine.add(name, admitted(vocabulary, BODY, max_tokens=LIMIT), speaker.script)
-    engine.run()
-    for name, speaker in engine.speakers.items():
-        assert engine.outputs[name] == spoken(speaker, BODY, vocabulary, threshold, LIMIT)
-    assert bool(counters.declined_calls) == bool(threshold)
 
 
 @pytest.mark.parametrize("device", ["host", "device"])
@@ -192,7 +181,7 @@ def test_the_v2_runner_declines_rows_that_the_device_knows(counters: EngineCount
     def mask(worker: Any, logits: torch.Tensor, batch: Any, ids: list[str], masks: Any) -> None:
         logits[1:3, 4:] = NEVER
 
-    replaced = patched_rows.apply_grammar_bitmask_v2(mask)
+    replaced = patched.apply_grammar_bitmask_v2(mask)
     replaced(None, logits, batch, planned_ids(["b", "gone"], (), named), np.zeros((4, 1)))
     assert not logits[0].any() and not logits[3].any()
     assert (left(logits[1]), left(logits[2])) == ({0, 1, 2, 3}, {9})

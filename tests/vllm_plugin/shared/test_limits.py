@@ -4,7 +4,6 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,17 +17,15 @@ from vllm.v1.engine.input_processor import InputProcessor
 from vllm.v1.request import Request
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
-from constrained_k2 import InvalidRequest, ToolCallMatcher, ToolCallSpec, Vocabulary, parse_completion
+from constrained_k2 import ToolCallMatcher, ToolCallSpec, Vocabulary, parse_completion
 from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.turn.thinking_budget import ThinkingBudget
 from constrained_k2.turn.token_restriction import TokenRestriction
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
 from constrained_k2.vllm_plugin.api_server.admission import check_params
-from constrained_k2.vllm_plugin.shared import settings
 from constrained_k2.vllm_plugin.shared.constraint import is_tagged
 from constrained_k2.vllm_plugin.shared.counters import engine_counters
 from constrained_k2.vllm_plugin.shared.matcher_factory import PROMPT_END, MatcherFactory, PromptInfo
-from constrained_k2.vllm_plugin.shared.settings import settings_in
 from constrained_k2.vllm_plugin.shared.token_limits import TokenLimits, token_limits_in
 from constrained_k2.vllm_plugin.worker.logits_processor_v2 import _Entering
 from scripts.bundled_samples.ordinary import TOOLS
@@ -70,41 +67,12 @@ def reserved(reserve: Any, spec: Any = RESERVED, **fields: Any) -> SamplingParam
     return asking(spec, {} if reserve is None else {"constrained_k2_finish_reserve": reserve}, **fields)
 
 
-# The finish reserve and other settings ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("value", [-1, 4097, "64", 1.5, [64], {}])
 def test_a_reserve_that_is_none_is_refused(value: Any) -> None:
     said = r"vllm_xargs.constrained_k2_finish_reserve: must be a whole number from 0 to 4096"
     with pytest.raises(ValueError, match=said):
         check_params(reserved(value))
     assert check_params(reserved(64)) is not None
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "good"),
-    [
-        *(("finish_reserve", value, 64) for value in (-1, 4097, "64", True)),
-        *(("memory_mib", value, 1) for value in (-1, 1.5, "16", True, None)),
-    ],
-)
-def test_a_setting_that_is_no_number_is_refused(name: str, value: Any, good: int) -> None:
-    config = SimpleNamespace(additional_config={"constrained_k2": {name: value}})
-    with pytest.raises(InvalidRequest, match=rf"additional_config.constrained_k2.{name}: must be a whole number"):
-        settings_in(config)
-    given: dict[str, Any] = {name: good}
-    config.additional_config["constrained_k2"] = given
-    assert settings_in(config) == settings.Settings(**given)
-
-
-def test_every_setting_and_request_field_is_in_a_table() -> None:
-    assert {row.name for row in settings.SETTINGS} == set(settings.Settings.__struct_fields__)
-    for row in (*settings.SETTINGS, *settings.REQUEST_FIELDS):
-        assert row.expected and row.meaning
-    for row in settings.SETTINGS:
-        config = SimpleNamespace(additional_config={"constrained_k2": {row.name: object()}})
-        with pytest.raises(InvalidRequest, match=row.name):
-            settings_in(config)
 
 
 @pytest.mark.parametrize(
@@ -147,30 +115,26 @@ def test_both_of_vllms_limits_are_those_that_are_reckoned_with() -> None:
         assert check_stop(request, max_model_len)
 
 
-# The limits on tokens ---------------------------------------------------------------------------------------------------
-
-
-def test_vllm_applies_none_of_them_beside_tools(process: Process) -> None:
+def test_beside_tools_the_engine_core_gets_them_in_vllms_place(process: Process) -> None:
     """Not even the thinking budget, which vLLM refuses on a server without a reasoning parser."""
-    given = limiting(thinking_token_budget=7, allowed_token_ids=[5, 9, 5], bad_words=BAD_WORDS)
+    given = limiting(thinking_token_budget=1 << 70, allowed_token_ids=[5, 9, 5], bad_words=BAD_WORDS)
     sent = process(given)
-    assert sent.extra_args is not None
+    assert sent.extra_args is not None and is_tagged(sent)
     assert sent.thinking_token_budget is sent.allowed_token_ids is None
     assert not sent.bad_words_token_ids and not sent.bad_words
-    limits = token_limits_in(sent.extra_args)
-    assert (limits.thinking_token_budget, sorted(limits.allowed_token_ids or ())) == (7, [5, 9])
+    on_the_way = EngineCoreRequest("a", [1], None, sent, None, 0.0, None, None, None)
+    received = MsgpackDecoder(EngineCoreRequest).decode(MsgpackEncoder().encode(on_the_way)).sampling_params
+    limits = token_limits_in(received.extra_args)
+    assert limits == token_limits_in(sent.extra_args)
+    assert (limits.thinking_token_budget, sorted(limits.allowed_token_ids or ())) == (
+        1 << 31,
+        [5, 9],
+    )  # more than any length
     assert len(limits.bad_words) >= len(BAD_WORDS)
     assert sent.extra_args["other"] == 1
     # The caller's own are left alone: several requests may share them.
-    assert (given.thinking_token_budget, given.allowed_token_ids, given.bad_words) == (7, [5, 9, 5], BAD_WORDS)
+    assert (given.thinking_token_budget, given.allowed_token_ids, given.bad_words) == (1 << 70, [5, 9, 5], BAD_WORDS)
     assert given.extra_args == {"constrained_k2": json.dumps(SPEC), "other": 1}
-
-
-def test_limits_survive_the_way_to_the_engine_core(process: Process) -> None:
-    params = process(limiting(thinking_token_budget=1 << 70, allowed_token_ids=[5, 9], bad_words=BAD_WORDS))
-    sent = EngineCoreRequest("a", [1], None, params, None, 0.0, None, None, None)
-    received = MsgpackDecoder(EngineCoreRequest).decode(MsgpackEncoder().encode(sent)).sampling_params
-    assert token_limits_in(received.extra_args) == token_limits_in(params.extra_args)
 
 
 @pytest.mark.parametrize(
@@ -207,14 +171,6 @@ def test_where_no_tool_may_be_called_they_stay_vllms(process: Process, spec: Any
     given.thinking_token_budget = 5
     with pytest.raises(VLLMValidationError, match="reasoning_config"):
         process(given)
-
-
-@pytest.mark.parametrize("process", ["structured_output"], indirect=True)
-def test_the_request_is_still_tagged(process: Process) -> None:
-    assert is_tagged(process(limiting(bad_words=["a"], thinking_token_budget=0)))
-
-
-# The masks --------------------------------------------------------------------------------------------------------------
 
 
 def given(kind: str, seed: int, process: Process, vocabulary: Vocabulary) -> tuple[SamplingParams, list[int]]:
@@ -319,24 +275,3 @@ def test_a_limits_masks_take_no_place_among_the_constants(model: Path, vocabular
         made.update_state(update(added=[(0, params, [1], list[int]())]))
         assert made.apply(torch.zeros(1, vocabulary.size))[0, token] == NEVER
     assert not made._masks._constants._rows
-
-
-def test_a_bias_of_minus_100_leaves_every_row_something(model: Path, vocabulary: Vocabulary) -> None:
-    """It is finite: where the mask allows one token alone, that token is written whatever its bias."""
-    made = KimiK2LogitsProcessor(vllm_config(model, vocabulary), CPU, is_pin_memory=False)
-    markers = vocabulary.format
-    params = limiting(SPEC | {"thinking": False}, logit_bias={markers.section_begin: -100.0})
-    made.update_state(update(added=[(0, params, [1], [])]))
-    logits = torch.zeros(1, vocabulary.size)
-    logits[0, markers.section_begin] -= 100.0
-    assert made.apply(logits)[0].argmax() == markers.section_begin
-    assert logits[0, markers.section_begin] == -100.0
-
-
-def test_a_turn_under_limits_has_a_valid_call(process: Process, vocabulary: Vocabulary) -> None:
-    """With every token forbidden that can be, the mask alone writes."""
-    params = process(limiting(allowed_token_ids=[5], bad_words=["5"], thinking_token_budget=2))
-    ids = turn(vocabulary, params, 3)
-    assert ids.index(vocabulary.format.think_end) <= 2 or vocabulary.format.section_begin in ids[:3]
-    completion = parse_completion(ids, vocabulary, in_reasoning=True)
-    assert completion.tool_calls or completion.cut_calls

@@ -18,17 +18,17 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
 from constrained_k2 import ToolCallSpec
-from constrained_k2.vllm_plugin.api_server import families as metrics
+from constrained_k2.vllm_plugin.api_server import metrics
 from constrained_k2.vllm_plugin.api_server.admission import check_params
-from constrained_k2.vllm_plugin.engine_core.scheduler import constraining
+from constrained_k2.vllm_plugin.engine_core.patched import constraining
 from constrained_k2.vllm_plugin.shared import transport
 from constrained_k2.vllm_plugin.shared.byte_compiler import _byte_compiler
 from constrained_k2.vllm_plugin.shared.counters import EngineCounters, engine_counters
 from constrained_k2.vllm_plugin.shared.row_plan import PlannedRow
 from constrained_k2.vllm_plugin.shared.row_probe import RowProbe
-from constrained_k2.vllm_plugin.shared.settings import Server
+from constrained_k2.vllm_plugin.shared.server import Server
 from constrained_k2.vllm_plugin.shared.transport import Published
-from constrained_k2.vllm_plugin.worker import patched_output
+from constrained_k2.vllm_plugin.worker import patched
 from tests.kit.tools import tool
 from tests.vllm_plugin.patched import patch_vllm
 
@@ -50,7 +50,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def counters(monkeypatch: pytest.MonkeyPatch) -> EngineCounters:
     fresh = EngineCounters()
-    monkeypatch.setattr(transport, "engine_counters", fresh)
+    for module in (transport, patched):
+        monkeypatch.setattr(module, "engine_counters", fresh)
     return fresh
 
 
@@ -88,39 +89,27 @@ def test_news_of_several_processes_add_up_whatever_snapshots_are_lost_or_read_tw
     assert published.delta([twice]) is None
 
 
-def test_processes_that_ended_are_forgotten() -> None:
-    published = Published()
+def test_what_is_kept_of_ended_processes_and_of_compilations_is_bounded() -> None:
+    counters, published = EngineCounters(), Published()
     for _ in range(200):
         assert published.delta([counted().snapshot()])
     assert len(published._totals) <= 64
-
-
-def test_compile_durations_are_bounded() -> None:
-    counters, published = EngineCounters(), Published()
     for number in range(1000):
         counters.grammars.add(float(number))
-    delta = published.delta([counters.snapshot()])
-    assert delta is not None
-    assert delta["totals"] == {"compiled": 1000}
-    assert delta["compile_seconds"] == [float(number) for number in range(936, 1000)]
-
-
-# vLLM's SchedulerStats -------------------------------------------------------------------------------------------------
+    last = [float(number) for number in range(936, 1000)]
+    assert published.delta([counters.snapshot()]) == {"totals": {"compiled": 1000}, "compile_seconds": last}
 
 
 def test_scheduler_stats_carry_the_field_through_vllms_serializer() -> None:
-    stats = SchedulerStats(num_running_reqs=3)
-    assert stats.constrained_k2 is None
+    """Also if it is not set; vLLM's own dataclass is called as before."""
     delta = {"totals": {"masked_steps": 1, "header_seconds": 0.5}, "compile_seconds": [0.1]}
-    stats.constrained_k2 = delta
-    sent = MsgpackEncoder().encode(EngineCoreOutputs(scheduler_stats=stats))
-    got = MsgpackDecoder(EngineCoreOutputs).decode(sent).scheduler_stats
-    assert (got.num_running_reqs, got.constrained_k2) == (3, delta)
-    sent = MsgpackEncoder().encode(EngineCoreOutputs(scheduler_stats=SchedulerStats()))
-    assert MsgpackDecoder(EngineCoreOutputs).decode(sent).scheduler_stats.constrained_k2 is None
-
-
-def test_vllms_own_dataclass_is_as_before() -> None:
+    for given in (None, delta):
+        stats = SchedulerStats(num_running_reqs=3)
+        assert stats.constrained_k2 is None
+        stats.constrained_k2 = given
+        sent = MsgpackEncoder().encode(EngineCoreOutputs(scheduler_stats=stats))
+        got = MsgpackDecoder(EngineCoreOutputs).decode(sent).scheduler_stats
+        assert (got.num_running_reqs, got.constrained_k2) == (3, given)
     assert list(SchedulerStats.__dataclass_fields__)[-1] == "constrained_k2"
     assert "constrained_k2" not in inspect.signature(SchedulerStats).parameters
 
@@ -132,18 +121,19 @@ def output() -> ModelRunnerOutput:
 def test_a_workers_output_carries_totals_that_are_new(
     counters: EngineCounters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "constrained_k2" not in pickle.loads(pickle.dumps(output())).__dict__
+    def sent() -> Any:
+        return pickle.loads(pickle.dumps(output())).__dict__.get("constrained_k2")
+
+    assert sent() is None
     counters.masked_steps += 1
-    got = pickle.loads(pickle.dumps(output()))
-    assert got.constrained_k2 == counters.snapshot()
-    assert got.req_ids == ["a"]
-    assert "constrained_k2" not in pickle.loads(pickle.dumps(output())).__dict__
+    assert sent() == counters.snapshot()
+    assert sent() is None
     counters.examined_rows += 1  # all that a worker counts on the structured-output route
-    assert pickle.loads(pickle.dumps(output())).constrained_k2["totals"]["examined_rows"] == 1
-    monkeypatch.setattr(patched_output, "row_probe", probe := RowProbe(counters))
+    assert sent()["totals"]["examined_rows"] == 1
+    monkeypatch.setattr(patched, "row_probe", probe := RowProbe(counters))
     with probe.around(torch.zeros(1, 8), [0], [PlannedRow(0, 0)]):
         pass
-    assert pickle.loads(pickle.dumps(output())).constrained_k2["totals"]["examined_rows"] == 2
+    assert sent()["totals"]["examined_rows"] == 2
     counters.ended_early += 1
     assert copy(output()).req_id_to_index == {"a": 0}
     assert "constrained_k2" not in output().__dict__
@@ -200,9 +190,6 @@ def test_counts_are_reported_now_and_then_while_requests_run(
     here.running = []  # the last step of the last request: nothing may wait for the next one
     reported.append(here.make_stats().constrained_k2)
     assert sum(delta["totals"]["masked_steps"] for delta in reported if delta) == 25
-
-
-# Prometheus ------------------------------------------------------------------------------------------------------------
 
 
 def test_what_engines_report_is_added_up(served: None) -> None:

@@ -1,10 +1,14 @@
-"""Patches of vLLM: all are applied, or none if this vLLM lacks anything that one needs."""
+"""The plugin's entry point, and its patches of vLLM: all are applied, or none if this vLLM lacks anything that one needs."""
 
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from importlib import import_module
+from importlib import import_module, reload
+from importlib.util import find_spec
 from inspect import getattr_static
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
@@ -12,19 +16,18 @@ import pytest
 from vllm import version
 
 import constrained_k2.vllm_plugin as plugin
+from constrained_k2.vllm_plugin.shared import flags
 from constrained_k2.vllm_plugin.shared.flags import PACKAGE
 from constrained_k2.vllm_plugin.start import apply, registration
 from constrained_k2.vllm_plugin.start.apply import PatchFailed, PatchState, activate, owner_of
 from constrained_k2.vllm_plugin.start.patch import TESTED_VERSIONS, Patch, Process
 from constrained_k2.vllm_plugin.start.table import PATCHES
 from constrained_k2.vllm_plugin.start.versions import TRY_VARIABLE, VERSIONS
-from tests.vllm_plugin.patched import patch_vllm
 
 ROWS = apply.rows()
 ENTRY_PATCHES = {row.target for row in ROWS if row.is_entry}
 NAMED_BY_FLAGS = ["GrammarProposer", "KimiK2LogitsProcessor", "KimiK2ToolParser"]
 GONE = object()
-OURS = ["vllm", "serve", "kimi", "--tool-call-parser", "kimi_k2_constrained"]
 
 for row in ROWS:
     import_module(row.target.partition(":")[0])
@@ -78,6 +81,10 @@ def in_vllm() -> dict[str, Any]:
     return {row.target: getattr_static(*owner_of(row.target), GONE) for row in ROWS}
 
 
+def refused() -> AbstractContextManager[Any]:
+    return pytest.raises(PatchFailed, match="Tested with vLLM")
+
+
 def changed(before: dict[str, Any]) -> set[str]:
     return {target for target, found in in_vllm().items() if found is not before[target]}
 
@@ -100,14 +107,12 @@ def test_a_vllm_without_a_name_is_refused(
     assert f"the patch of {row.target}" in said and "gone'" in said
     assert version.__version__ in said and all(each in said for each in TESTED_VERSIONS)
     assert changed(before) == set()
-    for flag in NAMED_BY_FLAGS:
-        with pytest.raises(PatchFailed, match="Tested with vLLM"):
-            plugin.__getattr__(flag)
-    for process in get_args(Process):
-        with pytest.raises(PatchFailed, match="Tested with vLLM"):
-            activate(process)
-    monkeypatch.setattr(sys, "argv", OURS)
-    with pytest.raises(PatchFailed, match="Tested with vLLM"):
+    calls = [(plugin.__getattr__, flag) for flag in NAMED_BY_FLAGS]
+    for call, name in (*calls, *((activate, process) for process in get_args(Process))):
+        with refused():
+            call(name)
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--tool-call-parser", "kimi_k2_constrained"])
+    with refused():
         registration.register()
 
 
@@ -121,9 +126,9 @@ def test_what_register_has_not_seen_is_checked_before_anything_is_applied(
     before = in_vllm()
     # The front end checks the engine core's rows too: it starts before any weight is loaded.
     for process in {*row.processes, "api_server"} if "engine_core" in row.processes else row.processes:
-        with pytest.raises(PatchFailed, match="Tested with vLLM"):
+        with refused():
             activate(process)
-        with pytest.raises(PatchFailed, match="Tested with vLLM"):
+        with refused():
             apply.require()
         apply.state.failure = None
     assert changed(before) == set()
@@ -133,16 +138,12 @@ def test_what_register_has_not_seen_is_checked_before_anything_is_applied(
 def test_an_entry_patch_whose_module_is_imported_late_is_checked_then(
     row: Patch, without: Callable[[Patch], None]
 ) -> None:
+    """After the failure no other entry patch is applied either."""
     without(row)
     before = in_vllm()
-    with pytest.raises(PatchFailed, match="Tested with vLLM"):
+    with refused():
         apply.apply_entry_patches(row.target.partition(":")[0])
-    assert changed(before) == set()
-
-
-def test_after_a_failure_no_entry_patch_is_applied() -> None:
     apply.state.failure = PatchFailed("something is missing")
-    before = in_vllm()
     for target in ENTRY_PATCHES:
         registration._on_import(target.partition(":")[0])
     assert changed(before) == set()
@@ -152,8 +153,6 @@ def test_after_a_failure_no_entry_patch_is_applied() -> None:
     ("path", "message"),
     [
         ("vllm.nowhere:name", "no module vllm.nowhere"),
-        ("vllm.version:nothing", "no 'nothing' in vllm.version"),
-        ("vllm.parser:ParserManager.get_parser(nothing)", "no parameter 'nothing' in ParserManager.get_parser"),
         ("vllm.version:__version__(nothing)", "__version__ is not a function"),
         ("vllm.version:__version__", None),
     ],
@@ -204,42 +203,31 @@ def test_our_own_mistakes_do_not_stop_other_servers(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_replacement_that_cannot_be_made_leaves_all_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    from constrained_k2.vllm_plugin.api_server import patched_answers
+    from constrained_k2.vllm_plugin.api_server import patched
 
     registration.register()
-    monkeypatch.delattr(patched_answers, "get_parser")
+    monkeypatch.delattr(patched, "get_parser")
     before = in_vllm()
     with pytest.raises(PatchFailed, match="ParserManager.get_parser cannot be applied"):
         activate("api_server")
     assert changed(before) == set()
 
 
-def test_without_our_flags_only_the_entry_patches_are_there() -> None:
-    before = in_vllm()
-    registration.register()
-    assert changed(before) == ENTRY_PATCHES
-    once = in_vllm()
-    registration.register()
-    assert changed(once) == set()
-
-
-def test_with_our_flags_every_row_is_applied_once() -> None:
-    before = in_vllm()
-    patch_vllm()
-    assert changed(before) == {row.target for row in ROWS}
-    once = in_vllm()
-    patch_vllm()
-    assert changed(once) == set()
-
-
 @pytest.mark.parametrize("registered", [True, False], ids=["registered", "imported by a flag"])
-@pytest.mark.parametrize("process", get_args(Process))
-def test_a_process_gets_its_rows_and_the_entry_patches(process: Process, registered: bool) -> None:
+@pytest.mark.parametrize("processes", [*((each,) for each in get_args(Process)), get_args(Process)], ids="+".join)
+def test_a_process_gets_the_entry_patches_and_its_rows_once(processes: tuple[Process, ...], registered: bool) -> None:
     before = in_vllm()
     if registered:
         registration.register()
-    activate(process)
-    assert changed(before) == ENTRY_PATCHES | {row.target for row in ROWS if process in row.processes}
+        assert changed(before) == ENTRY_PATCHES  # all that a server without our flags has
+    expected = ENTRY_PATCHES | {row.target for row in ROWS if set(processes) & set(row.processes)}
+    for _ in range(2):
+        for process in processes:
+            activate(process)
+        assert changed(before) == expected
+    once = in_vllm()
+    registration.register()
+    assert changed(once) == set()
 
 
 @pytest.mark.parametrize("row", PATCHES, ids=lambda row: row.target)
@@ -274,3 +262,103 @@ def test_the_entry_patches_pass_servers_without_our_flags_through(monkeypatch: p
     seen: list[Any] = []
     entry.input_processor_init(lambda *args, **kwargs: seen.append((args, kwargs)))("self", config, 1, a=2)
     assert seen == [(("self", config, 1), {"a": 2})]
+
+
+# The entry point: how it sees our flags, and vLLM's modules as they are imported
+
+
+@pytest.fixture
+def imported_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a module that has not been imported yet; finders and sys.modules are restored."""
+    (tmp_path / "imported_later.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    yield "imported_later"
+    sys.modules.pop("imported_later", None)
+
+
+def test_a_module_whose_spec_was_asked_for_before_still_gets_its_entry_patch(
+    imported_later: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(registration, "_on_import", seen.append)
+    registration._watch({imported_later})
+    assert find_spec(imported_later)
+    assert seen == []
+    reload(import_module(imported_later))
+    assert seen == [imported_later]
+
+
+def test_our_own_mistakes_do_not_stop_an_import_of_vllms(imported_later: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "_on_import", lambda _: 1 / 0)
+    registration._watch({imported_later})
+    assert import_module(imported_later)
+    assert "ZeroDivisionError" in str(apply.state.failure)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ours"),
+    [
+        (["--tool-call-parser", "kimi_k2_constrained"], True),
+        (["--tool_call_parser=kimi_k2_constrained"], True),
+        (["--tool-call-parser", "kimi_constrained"], True),
+        (["--logits-processors", "constrained_k2.vllm_plugin:KimiK2LogitsProcessor"], True),
+        (["--additional-config", '{"constrained_k2": {}}'], True),
+        (["--additional-config.constrained_k2.route", "structured_output"], True),
+        (["--speculative-config", '{"model": "constrained_k2.vllm_plugin.GrammarProposer"}'], True),
+        (["--config", "FILE"], True),
+        (["--config=FILE"], True),
+        (["--tool-call-parser", "kimi_k2"], False),
+        (["--model", "/models/constrained_k2/llama"], False),
+    ],
+)
+def test_flags_are_found_on_the_command_line(
+    arguments: list[str], ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "server.yaml"
+    file.write_text("model: kimi\ntool-call-parser: kimi_k2_constrained\n")
+    monkeypatch.setattr(sys, "argv", ["vllm", "serve", *(each.replace("FILE", str(file)) for each in arguments)])
+    assert flags.process_has_our_flags() is ours
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("process", "foreign"),
+    [
+        ("worker", ("api_server", "engine_core")),
+        ("engine_core", ("api_server", "worker")),
+        ("api_server", ("engine_core", "worker")),
+    ],
+)
+def test_a_process_loads_no_replacements_of_others(process: str, foreign: tuple[str, ...]) -> None:
+    code = f"""if True:
+        import sys
+        from constrained_k2.vllm_plugin import register
+        from constrained_k2.vllm_plugin.start.apply import activate
+        register()
+        activate({process!r})
+        ours = [name.split(".") for name in sys.modules if name.startswith("constrained_k2.vllm_plugin.")]
+        assert not [name for name in ours if name[2] in {foreign!r}], ours
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.slow
+def test_loading_the_plugin_imports_nothing_of_vllms() -> None:
+    """And a module that is imported later gets its entry patch."""
+    code = """if True:
+        import sys
+        import vllm.engine.arg_utils
+        before = set(sys.modules)
+        from constrained_k2.vllm_plugin import register
+        register()
+        new = set(sys.modules) - before
+        assert "constrained_k2.vllm_plugin.start.registration" in new, new
+        assert all(name.startswith("constrained_k2") for name in new), new
+        assert all("vllm_plugin" in name for name in new - {"constrained_k2", "constrained_k2.errors"}), new
+        from vllm.tool_parsers import ToolParserManager
+        from vllm.v1.engine.input_processor import InputProcessor
+        assert {"kimi_constrained", "kimi_k2_constrained"} <= set(ToolParserManager.list_registered())
+        assert InputProcessor.__init__.__wrapped__
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)

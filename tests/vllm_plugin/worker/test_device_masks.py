@@ -3,6 +3,7 @@
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 from weakref import ref
@@ -21,8 +22,8 @@ from constrained_k2.vllm_plugin.shared.row_probe import RowProbe
 from constrained_k2.vllm_plugin.worker import device_masks, host_masks
 from constrained_k2.vllm_plugin.worker.device_masks import DeviceMasks
 from constrained_k2.vllm_plugin.worker.host_masks import HostMasks
-from constrained_k2.vllm_plugin.worker.known_masks import Row, ShortMasks, listed_ids
-from constrained_k2.vllm_plugin.worker.mask_slots import MaskSlots
+from constrained_k2.vllm_plugin.worker.known_masks import MaskSlots, Row, ShortMasks
+from constrained_k2.vllm_plugin.worker.token_history import HostCopy
 from constrained_k2.vocabulary.bitmask import TokenSet, allowed_ids
 
 SIZE = 2000
@@ -114,7 +115,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
 
 
 def masks_on(device: Device, rows: int, slots: int) -> DeviceMasks:
-    masks = DeviceMasks(SIZE, rows, CPU, 0, pin=False, slots=slots)
+    masks = DeviceMasks(SIZE, rows, CPU, pin=False, slots=slots)
     masks._on_gpu = True
     return masks
 
@@ -133,7 +134,7 @@ def expected_of(logits: torch.Tensor, row: int, allowed: list[int], *, guarded: 
 def test_random_steps(device: Device, seed: int, slots: int | None) -> None:
     """Masks come, go and come again; batches come in parts; steps are planned and dropped; the device lags behind."""
     chance = random.Random(seed)
-    masks = HostMasks(SIZE, 6, 0) if slots is None else masks_on(device, 6, slots)
+    masks = HostMasks(SIZE, 6) if slots is None else masks_on(device, 6, slots)
     pool: list[Row] = []
     compared: list[tuple[torch.Tensor, torch.Tensor]] = []
 
@@ -201,19 +202,6 @@ def test_a_mask_is_copied_once(device: Device) -> None:
     assert device.launches == [4, 4, 4, 2]
 
 
-def test_slots_that_a_launch_names_are_not_given_away() -> None:
-    slots = MaskSlots(2)
-    masks = [shared_row([number]) for number in range(4)]
-    assert [slots.take(mask) for mask in masks] == [0, 1, None, None]
-    slots.next_launch()
-    assert slots.find(masks[1]) == 1
-    assert slots.take(masks[2]) == 0
-    assert slots.take(masks[3]) is None
-    slots.next_launch()
-    assert slots.find(masks[0]) is None
-    assert slots.take(masks[3]) == 1  # the least recently used
-
-
 def test_a_mask_at_the_address_of_an_earlier_one_is_another_one() -> None:
     slots, short = MaskSlots(4), ShortMasks()
     addresses: set[int] = set()
@@ -230,7 +218,7 @@ def test_a_mask_at_the_address_of_an_earlier_one_is_another_one() -> None:
 
 def test_a_mask_lives_until_its_launch() -> None:
     """So that no other one in the launch has its address, and is taken for it."""
-    masks = DeviceMasks(SIZE, 2, CPU, 0, pin=False)
+    masks = DeviceMasks(SIZE, 2, CPU, pin=False)
     mask = shared_row([*range(90)])
     alive = ref(mask)
     for _ in range(2):
@@ -244,16 +232,8 @@ def test_a_mask_lives_until_its_launch() -> None:
     assert alive() is None
 
 
-@pytest.mark.parametrize("ids", [[0], [31, 32, 1999], [*range(32)], [*range(33)]])
-def test_short_masks(ids: list[int]) -> None:
-    mask = shared_row(ids)
-    found = ShortMasks().ids(mask)
-    assert (found is None) == (len(ids) > MAX_IDS)
-    assert listed_ids(mask).tolist() == ids
-
-
 def test_masks_that_allow_nothing_are_refused() -> None:
-    for masks in (HostMasks(SIZE, 2, 0), DeviceMasks(SIZE, 2, CPU, 0, pin=False)):
+    for masks in (HostMasks(SIZE, 2), DeviceMasks(SIZE, 2, CPU, pin=False)):
         for turn in (Matcher(shared_row([])), Matcher(TokenSet([], SIZE)), Matcher(shared_row([]), shared=False)):
             masks.begin()
             with pytest.raises(ConstrainedK2Error, match="no token"):
@@ -265,7 +245,7 @@ def test_masks_that_allow_nothing_are_refused() -> None:
 
 def test_examined_rows_of_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
-    for masks in (HostMasks(SIZE, 4, 1), DeviceMasks(SIZE, 4, CPU, 1, pin=False)):
+    for masks in (HostMasks(SIZE, 4), DeviceMasks(SIZE, 4, CPU, pin=False)):
         torch.manual_seed(3)
         probe = RowProbe(counters := EngineCounters())
         monkeypatch.setattr(host_masks, "row_probe", probe)
@@ -286,9 +266,44 @@ def test_examined_rows_of_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_kernel_is_compiled_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
     variants = []
     monkeypatch.setattr(device_masks, "apply_masks", lambda *arguments: variants.append(arguments[4] is not None))
-    masks = DeviceMasks(SIZE, 4, CPU, 0, pin=False)
+    masks = DeviceMasks(SIZE, 4, CPU, pin=False)
     masks.warm_up(SIZE)
     assert variants == [False, True]
     assert masks.uploaded_bytes == 0
     masks.apply(torch.zeros(1, SIZE))
     assert len(variants) == 2  # nothing is left of it
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The calls to CUDA's streams and events in their order, on fakes: there is no GPU in these tests."""
+    log: list[str] = []
+    main = SimpleNamespace(wait_event=lambda event: log.append("main waits for the copy"))
+    side = SimpleNamespace(wait_stream=lambda stream: log.append("side waits for main"))
+    event = SimpleNamespace(record=lambda *stream: log.append("recorded"), synchronize=lambda: log.append("host waits"))
+
+    @contextmanager
+    def stream(entered: Any) -> Any:
+        assert entered is side
+        log.append("in side")
+        yield
+        log.append("out of side")
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda *device: side)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *device: main)
+    monkeypatch.setattr(torch.cuda, "stream", stream)
+    return log
+
+
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+def test_a_copy_waits_for_the_past_and_only_its_reader_waits_for_it(asked: list[str], kind: str) -> None:
+    device: Any = SimpleNamespace(type=kind)
+    copy, location = HostCopy(device), torch.zeros(3)
+    copy.before_overwriting()
+    copy.start((torch.ones(3), location))
+    started = ["main waits for the copy", "side waits for main", "in side", "recorded", "out of side"]
+    assert asked == (started if kind == "cuda" else [])
+    assert location.tolist() == [1, 1, 1]
+    copy.wait()
+    assert asked == ([*started, "host waits"] if kind == "cuda" else [])

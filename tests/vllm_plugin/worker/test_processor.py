@@ -1,31 +1,51 @@
-"""The V1 logits processor on vLLM's own batch updates, without a model; the constraint binds a model that thinks first."""
+"""The logits processor: the V1 runner's on vLLM's own batch updates, without a model; loading, refusals at the start, its order."""
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from vllm import SamplingParams
+from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams
-from vllm.v1.sample.logits_processor import MoveDirectionality
+from vllm.v1.sample.logits_processor import (
+    LogitBiasLogitsProcessor,
+    MinTokensLogitsProcessor,
+    MoveDirectionality,
+    build_logitsprocs,
+    validate_logits_processors_parameters,
+)
+from vllm.v1.worker.gpu.sample.logits_processor import (
+    LogitsProcRequestState,
+    build_custom_logits_processors_params_validator,
+)
 
-from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
+from constrained_k2 import (
+    InvalidRequest,
+    ToolCall,
+    Vocabulary,
+    render_tool_calls,
+)
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
 from constrained_k2.vllm_plugin.shared import row_plan
 from constrained_k2.vllm_plugin.shared.counters import EngineCounters
+from constrained_k2.vllm_plugin.shared.matcher_factory import MatcherFactory
 from constrained_k2.vllm_plugin.shared.row_probe import RowProbe
 from constrained_k2.vllm_plugin.worker import host_masks
+from constrained_k2.vllm_plugin.worker.logits_processor_v1 import KimiK2LogitsProcessorV1
+from constrained_k2.vllm_plugin.worker.logits_processor_v2 import KimiK2LogitsProcessorV2
 from constrained_k2.vocabulary.bitmask import allowed_ids
 from tests.kit.tools import tool
+from tests.kit.turns import call_start
 from tests.vllm_plugin.masks import mask_after
-from tests.vllm_plugin.served import CPU, EMPTY, NEVER, REQUIRED, OneRow, asking, left, update, vllm_config
+from tests.vllm_plugin.served import CPU, EMPTY, NEVER, PROCESSOR, REQUIRED, asking, left, update, vllm_config
 
 BODY = {"tools": [EMPTY]}
 NO_VALUE = REQUIRED | {"tools": [tool("f", {"not": {}}, strict=True)]}
-TWO = {"tools": [tool(name, {"type": "object", "additionalProperties": False}) for name in ("f", "g")]}
-NAMED = {"type": "function", "function": {"name": "g"}}
 
 
 @pytest.fixture
@@ -125,10 +145,12 @@ def test_a_token_that_is_not_known_yet(processor: KimiK2LogitsProcessor, vocabul
 
 
 def test_reasoning_that_the_prompt_opened(processor: KimiK2LogitsProcessor, vocabulary: Vocabulary) -> None:
-    opened = [1, vocabulary.format.think_begin]
-    processor.update_state(update(added=[(0, asking(REQUIRED), opened, []), (1, asking(REQUIRED), None, [])]))
-    thinking = expected(vocabulary, REQUIRED, [], in_reasoning=True)
-    assert allowed(processor, vocabulary, 0, 1) == [thinking, {vocabulary.format.section_begin}]
+    """And closed, as K2.5's does without thinking; ``None`` are embeddings."""
+    begin, end = vocabulary.format.think_begin, vocabulary.format.think_end
+    prompts = ([1, begin], [1, begin, end], None)
+    processor.update_state(update(added=[(row, asking(REQUIRED), given, []) for row, given in enumerate(prompts)]))
+    thinking, call = expected(vocabulary, REQUIRED, [], in_reasoning=True), {vocabulary.format.section_begin}
+    assert allowed(processor, vocabulary, 0, 1, 2) == [thinking, call, call]
 
 
 @pytest.mark.parametrize(
@@ -144,8 +166,9 @@ def test_a_bad_request_ends_alone(
     markers, output = vocabulary.format, list(begun)
     bad = asking(extra={"constrained_k2": constraint})
     processor.update_state(update(added=[(0, bad, [1], output), (1, asking(REQUIRED), [1], [])]))
-    header = [markers.section_begin, markers.call_begin, *vocabulary.encode("functions.f:0"), markers.argument_begin]
-    for token in [] if begun else header:  # a strict schema without a grammar is found when its tool is called
+    for token in (
+        [] if begun else call_start(vocabulary)
+    ):  # a strict schema without a grammar is found when its tool is called
         allowed(processor, vocabulary)
         output.append(token)
     assert allowed(processor, vocabulary, 0, 1) == [{markers.turn_end}, {markers.section_begin}]
@@ -157,30 +180,52 @@ def test_a_mask_without_tokens_ends_its_request(
 ) -> None:
     fill = LLGuidanceMatcher.fill
     monkeypatch.setattr(LLGuidanceMatcher, "fill", lambda self, row, address=0: fill(self, row, address) or row.fill(0))
-    markers = vocabulary.format
-    output = render_tool_calls([ToolCall("f", 0, "{}")], vocabulary)
-    output = output[: output.index(markers.argument_begin) + 1]
-    processor.update_state(update(added=[(0, asking(REQUIRED), [1], output), (1, asking(REQUIRED), [1], [])]))
+    markers, given = vocabulary.format, asking(REQUIRED)
+    processor.update_state(update(added=[(0, given, [1], call_start(vocabulary)), (1, given, [1], [])]))
     assert allowed(processor, vocabulary, 0, 1) == [{markers.turn_end}, {markers.section_begin}]
 
 
+# Loading by vLLM, refusals when a server starts, and the order among vLLM's processors
+
+
+def states(vocabulary: Vocabulary) -> LogitsProcRequestState:
+    lengths = SimpleNamespace(gpu=torch.zeros(4, dtype=torch.int32), np=torch.zeros(4, dtype=torch.int32).numpy())
+    tokens = SimpleNamespace(gpu=torch.zeros((4, 16), dtype=torch.int32))
+    return LogitsProcRequestState(CPU, 4, vocabulary.size, tokens, lengths, lengths, lengths)
+
+
+def test_the_v1_runner_loads_it(model: Path, vocabulary: Vocabulary) -> None:
+    made = build_logitsprocs(vllm_config(model, vocabulary), CPU, False, False, [PROCESSOR])
+    *before, ours = made.non_argmax_invariant
+    assert isinstance(ours, KimiK2LogitsProcessorV1)
+    # Masks have the last word: processors that forbid or favour tokens come before them.
+    assert [type(processor) for processor in before] == [MinTokensLogitsProcessor, LogitBiasLogitsProcessor]
+
+
+def test_the_v2_runner_makes_its_own(model: Path, vocabulary: Vocabulary) -> None:
+    made = KimiK2LogitsProcessor(vllm_config(model, vocabulary, 3), states(vocabulary))
+    assert isinstance(made, KimiK2LogitsProcessorV2)
+
+
 @pytest.mark.parametrize(
-    ("made", "message"),
+    ("bad", "message"),
     [
         (asking(extra={"constrained_k2": "{"}), "vllm_xargs.constrained_k2: must be JSON"),
-        (asking(BODY, structured_outputs=StructuredOutputsParams(regex="a")), "structured_outputs"),
+        (asking(REQUIRED, structured_outputs=StructuredOutputsParams(regex="a")), "structured_outputs"),
         (asking(extra={"constrained_k2": 1}), "must be a string"),
-        (asking(BODY | {"tool_choice": "x"}), "tool_choice"),
-        (asking(NO_VALUE | {"tool_choice": "auto"}), "no value satisfies"),
+        (asking(REQUIRED | {"tool_choice": "x"}), "tool_choice"),
+        (asking({"tools": [tool("f", {"not": {}}, strict=True)]}), "no value satisfies"),
     ],
 )
-def test_validation_before_the_engine(made: SamplingParams, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        KimiK2LogitsProcessor.validate_params(made)
+def test_both_runners_validate_by_it(bad: SamplingParams, message: str) -> None:
+    with pytest.raises(VLLMValidationError, match=message):
+        validate_logits_processors_parameters([PROCESSOR], bad)
+    with pytest.raises(VLLMValidationError, match=message):
+        build_custom_logits_processors_params_validator([PROCESSOR])(bad)
 
 
 @pytest.mark.parametrize(
-    "extra", [None, {}, {"other": 1}, {"constrained_k2": "off"}, {"constrained_k2": json.dumps(BODY)}]
+    "extra", [None, {}, {"other": 1}, {"constrained_k2": "off"}, {"constrained_k2": json.dumps(REQUIRED)}]
 )
 def test_validation_leaves_the_rest_as_it_is(extra: Any) -> None:
     params = SamplingParams(extra_args=extra)
@@ -189,60 +234,61 @@ def test_validation_leaves_the_rest_as_it_is(extra: Any) -> None:
     assert params == before
 
 
-def test_it_changes_the_argmax(processor: KimiK2LogitsProcessor) -> None:
-    assert not processor.is_argmax_invariant()
+WRONG = {"additional_config": {"constrained_k2": {"nope": 1}}}
 
 
-# Models that think ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("fields", "v2", "message"),
+    [
+        ({"speculative_config": SimpleNamespace(rejection_sample_method="standard")}, False, "VLLM_USE_V2_MODEL_RUNNER=1"),
+        ({"speculative_config": SimpleNamespace(rejection_sample_method="synthetic")}, True, "rejection_sample_method"),
+        ({"diffusion_config": SimpleNamespace()}, True, "diffusion"),
+        ({"trace_replay": True}, True, "trace replay"),
+        (WRONG, True, "additional_config.constrained_k2"),
+        (WRONG, False, "additional_config.constrained_k2"),
+    ],
+)  # fmt: skip
+def test_refused_at_the_start(model: Path, vocabulary: Vocabulary, fields: Any, v2: bool, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        KimiK2LogitsProcessor(vllm_config(model, vocabulary, **fields), states(vocabulary) if v2 else CPU)
 
 
-@pytest.fixture(params=["writes <think> itself", "prompt ends in <think>"])
-def prompt(request: pytest.FixtureRequest, vocabulary: Vocabulary) -> list[int]:
-    return [5] if request.param.startswith("writes") else [5, vocabulary.format.think_begin]
-
-
-def begun(model: Path, vocabulary: Vocabulary, choice: Any, prompt: list[int]) -> tuple[OneRow, set[int]]:
-    """A request whose reasoning has begun, and the tokens that it may hold."""
-    row = OneRow(model, vocabulary, asking(TWO | {"tool_choice": choice, "thinking": True}), prompt)
-    if len(prompt) > 1:
-        return row, row.allowed()
-    assert vocabulary.format.think_begin in row.allowed()
-    return row, row.allowed(vocabulary.format.think_begin)
-
-
-@pytest.mark.parametrize("choice", ["required", NAMED, "auto", "none"])
-def test_what_reasoning_may_hold(model: Path, vocabulary: Vocabulary, prompt: list[int], choice: Any) -> None:
-    markers = vocabulary.format
-    row, found = begun(model, vocabulary, choice, prompt)
-    ordinary = {token for token in range(vocabulary.size) if vocabulary.is_ordinary(token)}
-    reasoning = ordinary | {markers.think_end} | (set() if choice == "none" else {markers.section_begin})
-    assert found == reasoning
-    assert row.allowed(*vocabulary.encode("hm, <think> let me see")) == reasoning
-    after = row.allowed(markers.think_end)
-    if choice in ("required", NAMED):
-        assert after == {markers.section_begin}  # reasoning does not replace the call
-    else:
-        assert after == reasoning - {markers.think_end} | set(markers.stop_ids)
-
-
-@pytest.mark.parametrize("choice", ["required", NAMED, "auto"])
-@pytest.mark.parametrize("closed", [True, False])
-def test_the_call_behind_or_inside_reasoning_is_constrained(
-    model: Path, vocabulary: Vocabulary, prompt: list[int], choice: Any, closed: bool
+@pytest.mark.parametrize("v2", [False, True])
+def test_a_matcher_that_cannot_be_made_ends_its_request_only(
+    model: Path, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, v2: bool
 ) -> None:
-    markers = vocabulary.format
-    row, _ = begun(model, vocabulary, choice, prompt)
-    row.allowed(70, *([markers.think_end] if closed else []))
-    for token in render_tool_calls([ToolCall("g", 0, "{}")], vocabulary):
-        assert token in row.allowed()
-        assert not {markers.think_begin, markers.think_end} & row.allowed(token)
-    assert row.allowed() == set(markers.stop_ids)
+    monkeypatch.setattr(MatcherFactory, "matcher", lambda *_: 1 / 0)
+    made: Any = KimiK2LogitsProcessor(vllm_config(model, vocabulary), states(vocabulary) if v2 else CPU)
+    if v2:
+        assert made.add_request(0, asking(REQUIRED))
+        made.apply_staged_writes()
+        made.apply(logits := torch.zeros(1, vocabulary.size), SimpleNamespace(idx_mapping_np=np.array([0])))
+    else:
+        made.update_state(update(added=[(0, asking(REQUIRED), [5], [])]))
+        logits = made.apply(torch.zeros(1, vocabulary.size))
+    assert left(logits[0]) == {vocabulary.format.turn_end}
 
 
-@pytest.mark.parametrize("closed", [False, True])
-def test_thinking_that_is_off(model: Path, vocabulary: Vocabulary, closed: bool) -> None:
-    """K2.5's prompt then ends in ``<think></think>``: the call is due at once, and no reasoning opens."""
+@pytest.mark.parametrize("bias", [100.0, -100.0, NEVER])
+def test_no_parameter_defeats_or_empties_a_mask(model: Path, vocabulary: Vocabulary, bias: float) -> None:
     markers = vocabulary.format
-    prompt = [5, markers.think_begin, markers.think_end] if closed else [5]
-    body = TWO | {"tool_choice": "required", "chat_template_kwargs": {"thinking": False}}
-    assert OneRow(model, vocabulary, asking(body), prompt).allowed() == {markers.section_begin}
+    made = build_logitsprocs(vllm_config(model, vocabulary), CPU, False, False, [PROCESSOR])
+    turn = [*render_tool_calls([ToolCall("f", 0, "{}")], vocabulary), markers.turn_end]
+    params = asking(REQUIRED, max_tokens=90, min_tokens=50, stop_token_ids=[*markers.stop_ids, *turn],
+                    logit_bias={70: bias} | dict.fromkeys(turn, bias))  # fmt: skip
+    output: list[int] = []
+    for processor in made.non_argmax_invariant:
+        processor.update_state(update(batch_size=1, added=[(0, params, [5], output)]))
+    for token in turn:
+        logits = torch.randn(1, vocabulary.size)
+        logits[0, 70] = 1000
+        for processor in made.non_argmax_invariant:
+            logits = processor.apply(logits)
+        kept = left(logits[0])
+        assert kept  # though all that the grammar allows has been forbidden, as its markers always are
+        assert kept <= expected(vocabulary, REQUIRED, output)
+        assert logits[0, 70] == NEVER
+        assert not logits.isnan().any()
+        output.append(token)
+        for processor in made.non_argmax_invariant:
+            processor.update_state(None)

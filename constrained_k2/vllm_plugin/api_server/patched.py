@@ -1,25 +1,87 @@
-"""Patches of answers: parsing by token id, the right ``finish_reason``, requested diagnostics.
+"""Patches of the API server, in the order of a request: prompt, admission, answer, metrics.
 
-vLLM reports ``tool_calls`` for every whole answer with calls, and for every stream that has shown a part of one and was
-not ended by ``max_tokens``; we report it for whole calls only, and ``length`` if one is cut off. The parser's findings
-arrive in a stream by the delta's class, for a whole answer by the request's state.
+Answers are parsed by token id. vLLM reports ``tool_calls`` for every whole answer with calls, and for every stream that
+has shown a part of one and was not ended by ``max_tokens``; we report it for whole calls only, and ``length`` if one is
+cut off. The parser's findings arrive in a stream by the delta's class, for a whole answer by the request's state.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from functools import wraps
+from inspect import signature
 from typing import Any
 
 from openai.types.responses import ResponseIncompleteEvent
 from vllm import SamplingParams
 from vllm.entrypoints.openai.responses.protocol import ResponsesResponse
 
+from constrained_k2.vllm_plugin.api_server import metrics, repair, request_hook
+from constrained_k2.vllm_plugin.api_server.functions import set_default_choice
 from constrained_k2.vllm_plugin.api_server.parser import LastDelta, ParsingByTokenId
 from constrained_k2.vllm_plugin.api_server.request_state import Ending, RequestState
 from constrained_k2.vllm_plugin.api_server.stop_strings import TextTokens, stop_in_text
 from constrained_k2.vllm_plugin.shared.constraint import carries_constraint
 from constrained_k2.vllm_plugin.shared.route import parses_with_us
-from constrained_k2.vllm_plugin.shared.vocabularies import vocabulary_of
+from constrained_k2.vllm_plugin.shared.server import vocabulary_of
+from constrained_k2.vllm_plugin.shared.transport import FIELD
+from constrained_k2.vllm_plugin.start.entry import ADMISSION
 from constrained_k2.vllm_plugin.start.patch import wrapper
+
+
+def preprocess_chat(original: Any) -> Any:
+    """Repair messages and tools, and compile the tools, where our tool parser is chosen."""
+    parameters = signature(original)
+
+    @wraps(original)
+    async def prepared(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not parses_with_us(self.parser):
+            return await original(self, *args, **kwargs)
+        call = parameters.bind(self, *args, **kwargs)
+        request = call.arguments["request"]
+        set_default_choice(request)
+        tokenizer = self.renderer.get_tokenizer()
+        if vocabulary_of(tokenizer).format.argument_encoding == "xtml":
+            state = repair.prepare(call.arguments, None, None)
+        else:
+            template = repair.template_of(call.arguments, tokenizer, self.model_config)
+            state = repair.prepare(call.arguments, repair.specials_of(tokenizer), template)
+        with state.rendering(request):
+            thinking = request_hook.may_think(self.parser, tokenizer)
+            await request_hook.precompile(request, state, thinking=thinking)
+            return await original(*call.args, **call.kwargs)
+
+    return prepared
+
+
+@wrapper
+def postprocess_messages(original: Any, messages: list[Any]) -> None:
+    """Leave arguments as they were written, where the request's state says so."""
+    state = RequestState.current()
+    if state is None or not state.exact_arguments:
+        original(messages)
+        return
+    with repair.restored_arguments(messages):
+        original(messages)
+
+
+def process_inputs(original: Any) -> Any:
+    """Check a request, take over its limits on tokens, and tag it for the engine core."""
+    parameters = signature(original)
+
+    @wraps(original)
+    def admitted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        admission = getattr(self, ADMISSION, None)
+        if admission is None:
+            return original(self, *args, **kwargs)
+        call = parameters.bind(self, *args, **kwargs)
+        compiled = admission.check(call.arguments)
+        request = original(*call.args, **call.kwargs)
+        if compiled is not None:
+            admission.constrain(request, compiled)
+        return request
+
+    return admitted
+
 
 CORRECTED = ("stop", "tool_calls")
 """vLLM's reasons that a cut call overrules; others, such as ``abort``, are left alone."""
@@ -145,3 +207,21 @@ def _cut_last(items: list[Any]) -> None:
     """Mark the last item as incomplete, in place. A call is shown only if it is whole."""
     if items and items[-1].type in {"message", "reasoning"}:
         items[-1].status = "incomplete"
+
+
+@wrapper
+def stat_logger_init(original: Any, self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+    """Expose every metric of a server at 0."""
+    original(self, vllm_config, *args, **kwargs)
+    metrics.expose(vllm_config.model_config.served_model_name, self.engine_indexes)
+
+
+@wrapper
+def stat_logger_record(
+    original: Any, self: Any, scheduler_stats: Any, *args: Any, engine_idx: int = 0, **kwargs: Any
+) -> None:
+    """Record what an engine has counted."""
+    original(self, scheduler_stats, *args, engine_idx=engine_idx, **kwargs)
+    delta = getattr(scheduler_stats, FIELD, None)
+    if delta is not None:
+        metrics.record_engine(delta, self.vllm_config.model_config.served_model_name, engine_idx)

@@ -15,7 +15,7 @@ from prometheus_client import Counter, Histogram
 from constrained_k2.compiler.compiler import CompiledToolCalls
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.vllm_plugin.shared.counters import Adopted, Left
-from constrained_k2.vllm_plugin.shared.settings import Server
+from constrained_k2.vllm_plugin.shared.server import Server
 
 Covered = Literal["whole", "relaxed", "object", "none"]
 """The enforcement of a request's arguments: wholly, in part, as any JSON object; none: no calls allowed."""
@@ -69,12 +69,9 @@ FAMILIES = (
 )  # fmt: skip
 """All metric families."""
 
-_ENGINE_TOTALS = {"masked_steps": "masked_steps", "examined_tokens": "examined_rows",
-                  "masked_argmax_tokens": "changed_rows",
-                  "ignored_limit_rows": "ignored_limits",
-                  "empty_masks": "empty_masks", "late_refusals": "late_refusals", "ended_early_requests": "ended_early",
-                  "unconstrained_calls": "unconstrained_calls", "declined_calls": "declined_calls",
-                  "unmeant_calls": "unmeant_calls"}  # fmt: skip
+_RENAMED = {"examined_tokens": "examined_rows", "masked_argmax_tokens": "changed_rows",
+            "ignored_limit_rows": "ignored_limits", "ended_early_requests": "ended_early"}  # fmt: skip
+_ENGINE_TOTALS = {name: _RENAMED.get(name, name) for name, _, _, labels in FAMILIES if labels == _ENGINE}
 """The families with no label but the engine, and the names of their totals."""
 
 _LABELED_TOTALS = {
@@ -126,7 +123,7 @@ def record_request(compiled: CompiledToolCalls, grammar_engine: str) -> None:
 
 def record_lookups(compiled: CompiledToolCalls) -> None:
     """Count the grammars that admission looked up for a request, admitted or not, and those that it did without."""
-    families()["grammar_lookups"].labels(Server.model_name, "admission", "plain").inc(compiled.plain_count)
+    families()["grammar_lookups"].labels(Server.model_name, "admission", "plain").inc(compiled.fast_path_count)
     for seconds in compiled.compile_seconds.values():
         result = "hit" if seconds is None else "miss"
         families()["grammar_lookups"].labels(Server.model_name, "admission", result).inc()
