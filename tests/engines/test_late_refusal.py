@@ -36,25 +36,15 @@ UNEQUAL = closed(names={"type": "array", "items": EITHER_KIND, "uniqueItems": Tr
 
 
 @pytest.fixture
-def vocabulary() -> Vocabulary:
-    return BYTES
-
-
-@pytest.fixture
-def engine(vocabulary: Vocabulary) -> LLGuidanceEngine:
-    return LLGuidanceEngine(vocabulary, threads=2)
+def engine() -> LLGuidanceEngine:
+    return LLGuidanceEngine(BYTES, threads=2)
 
 
 class Failing:
-    """Makes LLGuidance fail at the grammars of some steps.
-
-    Attributes:
-        steps: The steps whose grammars it cannot read from now on.
-        raises: Their text cannot be written.
-    """
+    """Makes LLGuidance fail at the grammars of the ``steps``; if ``raises``, their text cannot be written."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.steps: set[str] = set()
+        self.steps = {"exact", "narrow"}
         self.raises = False
         read = Prototype._new
 
@@ -66,6 +56,10 @@ class Failing:
             return unreadable(prototype)
 
         monkeypatch.setattr(Prototype, "_new", new)
+
+    def fail_now(self, matcher: LLGuidanceMatcher) -> None:
+        """Have a matcher fail in the middle of its call, as do the grammars of the steps."""
+        matcher._matcher = unreadable(matcher.grammar.prototype)
 
 
 def step_of(source: GrammarText) -> str:
@@ -103,15 +97,32 @@ def compiled(engine: LLGuidanceEngine, schema: Any, undeclared_keys: Any = "allo
     return grammar
 
 
+def check_repeated(matcher: LLGuidanceMatcher, refused: tuple[str, ...], rest: str) -> None:
+    """Texts that repeat a key or an item are refused, also in a fork; the rest completes the call."""
+    for each in (matcher, matcher.fork()):
+        for repeated in refused:
+            left = write(each, repeated)
+            assert left and repeated.endswith(left)
+            each.rollback(len(repeated) - len(left))
+        assert write(each, rest) == "" and each.is_complete()
+
+
 @pytest.mark.parametrize("raises", [False, True])
-def test_any_object_goes_on_in_the_middle(engine: LLGuidanceEngine, failing: Failing, *, raises: bool) -> None:
-    failing.steps, failing.raises = {"exact", "narrow"}, raises
+def test_any_object_goes_on_in_the_middle_of_this_call_alone(
+    engine: LLGuidanceEngine, failing: Failing, caplog: pytest.LogCaptureFixture, *, raises: bool
+) -> None:
+    failing.raises = raises
     grammar = compiled(engine, TRIP)
-    matcher = grammar.matcher("schema", may_relax=True)
-    assert write(matcher, '{"city":"Rome"') == ""
-    assert matcher.grammar is grammar
-    assert write(matcher, ',"which":{"k":2},"days":3}') == "" and matcher.is_complete()
-    assert step_of(matcher.grammar.source) == "any"
+    for text in (IN_ORDER, IN_ORDER.replace(":1", ":2"), OTHER_ORDER, OTHER_ORDER):
+        matcher = grammar.matcher("tools[name='trip']", may_relax=True)
+        assert matcher.grammar is grammar and write(matcher, text[:5]) == "" and matcher.grammar is grammar
+        assert write(matcher, text[5:]) == "" and matcher.is_complete()
+        assert step_of(matcher.grammar.source) == "any"
+        assert [use.pointer for use in matcher.grammar.coverage.relaxed] == ["#"]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "tools[name='trip']: LLGuidance failed" in line and "any JSON: " in line
+    assert grammar.coverage.is_sound
+    assert write(grammar.matcher("schema", may_relax=True), "[") == "["
 
 
 @pytest.mark.parametrize("may_relax", [False, True])
@@ -124,19 +135,8 @@ def test_the_narrow_grammar_comes_first(engine: LLGuidanceEngine, failing: Faili
     assert write(matcher, '"k":2') == "2"
 
 
-def test_other_calls_begin_with_the_schemas_grammar(engine: LLGuidanceEngine, failing: Failing) -> None:
-    failing.steps = {"exact", "narrow"}
-    grammar = compiled(engine, TRIP)
-    matcher = grammar.matcher("schema", may_relax=True)
-    assert write(matcher, OTHER_ORDER) == "" and matcher.is_complete()
-    assert step_of(matcher.grammar.source) == "any"
-    assert [use.pointer for use in matcher.grammar.coverage.relaxed] == ["#"]
-    assert grammar.coverage.is_sound and grammar.matcher("schema").grammar is grammar  # for other calls
-    assert write(grammar.matcher("schema", may_relax=True), "[") == "["
-
-
-def test_a_strict_call_ends_where_nothing_takes_its_text(engine: LLGuidanceEngine, failing: Failing) -> None:
-    failing.steps = {"exact", "narrow"}
+@pytest.mark.usefixtures("failing")
+def test_a_strict_call_ends_where_nothing_takes_its_text(engine: LLGuidanceEngine) -> None:
     matcher = compiled(engine, TRIP).matcher("schema")
     for rest in (OTHER_ORDER, "", ""):
         with pytest.raises(SchemaTooCostly, match=r'schema: .*unknown name: "MISSING"'):
@@ -147,13 +147,12 @@ def test_a_strict_call_ends_where_nothing_takes_its_text(engine: LLGuidanceEngin
 
 
 @pytest.mark.parametrize("strict", [None, True, False])
-def test_calls_of_tools_that_their_shape_admits(
-    vocabulary: Vocabulary, failing: Failing, *, strict: bool | None
-) -> None:
+def test_calls_of_tools_that_their_shape_admits(failing: Failing, *, strict: bool | None) -> None:
+    failing.steps = set()
     function = {"name": "trip", "parameters": TRIP} | ({} if strict is None else {"strict": strict})
-    compiled = Compiler(vocabulary).compile(ToolCallSpec.from_openai({"tools": [{"function": function}]}), check=False)
+    compiled = Compiler(BYTES).compile(ToolCallSpec.from_openai({"tools": [{"function": function}]}), check=False)
     compiled.admit()
-    assert compiled.plain_count == 1
+    assert compiled.fast_path_count == 1
     failing.steps = {"exact", "narrow"}
     other = compiled.arguments("trip")
     assert isinstance(other, LLGuidanceMatcher)
@@ -167,18 +166,16 @@ def test_calls_of_tools_that_their_shape_admits(
 
 def test_a_call_goes_on_from_its_start(engine: LLGuidanceEngine, failing: Failing) -> None:
     matcher = compiled(engine, TRIP).matcher("schema", may_relax=True)
-    matcher.engine()
-    matcher._matcher = unreadable(matcher.grammar.prototype)
-    failing.steps = {"exact", "narrow"}
+    failing.fail_now(matcher)
     matcher.rollback(0)
-    assert matcher.accept(ord("{")) and write(matcher, '"city":"","which":{"k":1}') == ""
+    assert write(matcher, '{"city":"","which":{"k":1}') == ""
     assert step_of(matcher.grammar.source) == "any"
     matcher.rollback(len('{"city":"","which":{"k":1}'))
     assert write(matcher, IN_ORDER) == "" and matcher.is_complete()
 
 
-def test_forks_and_rollbacks_after_the_switch(engine: LLGuidanceEngine, failing: Failing) -> None:
-    failing.steps = {"exact", "narrow"}
+@pytest.mark.usefixtures("failing")
+def test_forks_and_rollbacks_after_the_switch(engine: LLGuidanceEngine) -> None:
     matcher = compiled(engine, TRIP).matcher("schema", may_relax=True)
     before = matcher.fork()
     assert write(matcher, '{"city":"Rome","which":') == ""
@@ -187,55 +184,29 @@ def test_forks_and_rollbacks_after_the_switch(engine: LLGuidanceEngine, failing:
     assert write(fork, '{"l":2},"days":4}') == "" and fork.is_complete()
     matcher.rollback(len('"Rome","which":'))
     assert write(matcher, IN_ORDER[len('{"city":') :]) == "" and matcher.is_complete()
-    matcher.rollback(len(IN_ORDER))
     assert step_of(before.grammar.source) == "exact"
 
 
-def test_it_is_logged_once(engine: LLGuidanceEngine, failing: Failing, caplog: pytest.LogCaptureFixture) -> None:
-    failing.steps = {"exact", "narrow"}
-    grammar = compiled(engine, TRIP)
-    for text in (IN_ORDER, IN_ORDER, OTHER_ORDER, OTHER_ORDER):
-        assert write(grammar.matcher("tools[name='trip']", may_relax=True), text) == ""
-    lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == 1
-    assert "tools[name='trip']: LLGuidance failed" in lines[0] and "any JSON: " in lines[0]
-
-
-def test_no_key_comes_twice_after_the_switch(engine: LLGuidanceEngine, failing: Failing) -> None:
-    failing.steps = {"exact", "narrow"}
+@pytest.mark.usefixtures("failing")
+def test_no_key_comes_twice_after_the_switch(engine: LLGuidanceEngine) -> None:
     matcher = compiled(engine, OPEN_TRIP).matcher("schema", may_relax=True)
-    assert matcher.written_filter is not None
-    text = '{"city":"Rome","which":{"k":1},"more":1'
-    assert write(matcher, text) == ""
+    assert write(matcher, '{"city":"Rome","which":{"k":1},"more":1') == ""
     assert step_of(matcher.grammar.source) == "any"
-    for each in (matcher, matcher.fork()):
-        for repeated in (',"more"', ',"\\u006dore"', ',"city"'):
-            rest = write(each, repeated)
-            assert rest and repeated.endswith(rest)
-            each.rollback(len(repeated) - len(rest))
-        assert write(each, ',"mores":2}') == "" and each.is_complete()
+    check_repeated(matcher, (',"more"', ',"\\u006dore"', ',"city"'), ',"mores":2}')
 
 
 def test_no_item_comes_twice_after_the_switch(engine: LLGuidanceEngine, failing: Failing) -> None:
-    grammar = compiled(engine, UNEQUAL)
-    matcher = grammar.matcher("schema", may_relax=True)
-    assert matcher.written_filter is not None
-    begun = '{"names":["x","'
-    assert write(matcher, begun + 'x"') == '"'
+    failing.steps = set()
+    matcher = compiled(engine, UNEQUAL).matcher("schema", may_relax=True)
+    assert write(matcher, '{"names":["x","x"') == '"'
     failing.steps = {"exact", "narrow"}
-    matcher._matcher = unreadable(grammar.prototype)
+    failing.fail_now(matcher)
     assert write(matcher, 'y",null,1.0,{},{}') == "" and step_of(matcher.grammar.source) == "any"
-    for each in (matcher, matcher.fork()):
-        for repeated in (',"xy"', ',"x"', ",1.0]"):
-            rest = write(each, repeated)
-            assert rest and repeated.endswith(rest)
-            each.rollback(len(repeated) - len(rest))
-        assert write(each, '],"more":[1,1]}') == "" and each.is_complete()
+    check_repeated(matcher, (',"xy"', ',"x"', ",1.0]"), '],"more":[1,1]}')
 
 
-def test_other_rows_of_a_batch_go_on(engine: LLGuidanceEngine, failing: Failing, vocabulary: Vocabulary) -> None:
+def test_other_rows_of_a_batch_go_on(engine: LLGuidanceEngine, failing: Failing) -> None:
     """Two threads fill 90 rows; the grammar of two of three fails, and with one of these nothing goes on."""
-    failing.steps = {"exact", "narrow"}
     bad, good = compiled(engine, TRIP), compiled(engine, closed(which=EITHER))
     failing.steps = set()
     assert not good.copy().is_error()
@@ -243,10 +214,9 @@ def test_other_rows_of_a_batch_go_on(engine: LLGuidanceEngine, failing: Failing,
     matchers = [bad.matcher("schema", may_relax=True), bad.matcher("schema"), good.matcher("schema")]
     matchers += [matcher.fork() for _ in range(29) for matcher in matchers[:3]]
     for number, matcher in enumerate(matchers):
-        text = b'{"which"' if number % 3 == 2 else b'{"days":3,"which"'
-        assert all(map(matcher.accept, text))
-    bitmask = allocate_bitmask(90, vocabulary.size)
-    rows = BitmaskRows(bitmask, vocabulary.size)
+        assert all(map(matcher.accept, b'{"which"' if number % 3 == 2 else b'{"days":3,"which"'))
+    bitmask = allocate_bitmask(90, BYTES.size)
+    rows = BitmaskRows(bitmask, BYTES.size)
     failed = LLGuidanceMatcher.fill_batch([(one, row) for row, one in enumerate(matchers)], rows)
     assert sorted(row for row, _ in failed) == list(range(1, 90, 3))
     assert [step_of(one.grammar.source) for one in matchers[:3:2]] == ["any", "exact"]
@@ -256,23 +226,25 @@ def test_other_rows_of_a_batch_go_on(engine: LLGuidanceEngine, failing: Failing,
         assert matchers[row].accept(ord("n")) == (row % 3 == 0)  # null
 
 
-def test_drafts_alone_are_no_reason_to_leave_the_grammar(engine: LLGuidanceEngine, failing: Failing) -> None:
-    failing.steps = {"exact", "narrow"}
-    for raises in (False, True):
-        failing.raises = raises
-        matcher = compiled(engine, closed(city={"type": "string"}, days={"type": "integer"})).matcher("schema")
-        for part in ('{"c', 'ity":"Rome', '","', 'days":3', "}"):
-            assert matcher.forced_tokens() == []
-            assert write(matcher, part) == ""
-        assert matcher.is_complete() and step_of(matcher.grammar.source) == "exact"
+@pytest.mark.parametrize("raises", [False, True])
+def test_drafts_alone_are_no_reason_to_leave_the_grammar(
+    engine: LLGuidanceEngine, failing: Failing, *, raises: bool
+) -> None:
+    failing.raises = raises
+    matcher = compiled(engine, closed(city={"type": "string"}, days={"type": "integer"})).matcher("schema")
+    for part in ('{"c', 'ity":"Rome', '","', 'days":3', "}"):
+        assert matcher.forced_tokens() == []
+        assert write(matcher, part) == ""
+    assert matcher.is_complete() and step_of(matcher.grammar.source) == "exact"
 
 
 def test_other_calls_do_not_learn_where_any_value_may_end(engine: LLGuidanceEngine, failing: Failing) -> None:
+    failing.steps = set()
     grammar = engine.compile('{"enum":[12,"a"]}')
     first, other = grammar.matcher("schema", may_relax=True), grammar.matcher("schema")
     assert first.accept(ord("1")) and other.accept(ord("1"))
     failing.steps = {"exact", "narrow"}
-    first._matcher = unreadable(grammar.prototype)
+    failing.fail_now(first)
     assert first.is_complete() and step_of(first.grammar.source) == "any"
     failing.steps = set()
     assert not other.is_complete()
@@ -280,14 +252,13 @@ def test_other_calls_do_not_learn_where_any_value_may_end(engine: LLGuidanceEngi
 
 @pytest.mark.parametrize("may_relax", [False, True])
 def test_arguments_as_xml(failing: Failing, *, may_relax: bool) -> None:
-    vocabulary = Vocabulary.of_bytes(KIMI_K3)
-    engine = LLGuidanceEngine(vocabulary, threads=1)
-    grammar = engine.compile(json.dumps(closed(n={"type": "integer"}, m={"type": "integer"})), encoding="xtml")
-    matcher = grammar.matcher("schema", may_relax=may_relax)
-    end = (CLOSE, ARGUMENT, SEPARATOR)
+    failing.steps = set()
+    vocabulary, end = Vocabulary.of_bytes(KIMI_K3), (CLOSE, ARGUMENT, SEPARATOR)
+    schema = json.dumps(closed(n={"type": "integer"}, m={"type": "integer"}))
+    matcher = LLGuidanceEngine(vocabulary, threads=1).compile(schema, encoding="xtml").matcher("", may_relax=may_relax)
     assert accept(matcher, vocabulary, OPEN, f'{ARGUMENT} key="n" type="number"', SEPARATOR, "1") == ""
     failing.steps = {"exact", "narrow"}
-    matcher._matcher = unreadable(grammar.prototype)
+    failing.fail_now(matcher)
     matcher._consumed = 0
     if not may_relax:
         with pytest.raises(SchemaTooCostly):
@@ -297,3 +268,25 @@ def test_arguments_as_xml(failing: Failing, *, may_relax: bool) -> None:
     assert step_of(matcher.grammar.source) == "any" and mask_of(matcher, vocabulary)
     assert accept(matcher, vocabulary, *end, OPEN, f'{ARGUMENT} key="o" type="string"', SEPARATOR, "x", *end) == ""
     assert matcher.is_complete()
+
+
+@pytest.mark.parametrize("is_replaceable", [True, False])
+def test_a_failed_matcher_does_not_say_for_others_that_arguments_are_incomplete(
+    engine: LLGuidanceEngine, failing: Failing, *, is_replaceable: bool
+) -> None:
+    """LLGuidance's matcher answers no once it has failed, and calls at one position share the answer."""
+    failing.steps = set()
+    grammar = engine.compile('{"type":["object","null"],"properties":{"a":{"type":"null"}}}')
+    failed, healthy = grammar.matcher("schema"), grammar.matcher("schema")
+    for matcher in (failed, healthy):
+        assert all(map(matcher.accept, b"{}"))
+    assert failed._state is healthy._state, "they share no state, so this test shows nothing"
+    failing.fail_now(failed)
+    failing.steps = set() if is_replaceable else {"exact", "narrow"}
+    if is_replaceable:
+        assert failed.is_complete()
+    else:
+        with pytest.raises(SchemaTooCostly):
+            failed.is_complete()
+        failing.steps = set()
+    assert healthy.is_complete()

@@ -69,7 +69,7 @@ def test_markers_are_found_by_text() -> None:
     assert (k3.name, k3.section_begin, k3.call_begin) == ("Kimi K3", 1, 1)
     assert (k3.section_end, k3.call_end, k3.think_end) == (2, 2, 2)
     assert (k3.argument_begin, k3.turn_end, k3.text_end, k3.think_begin) == (3, 4, 5, ABSENT)
-    assert (k3.engine_stop, k3.argument_markers) == (5, {1, 2, 3})
+    assert (k3.engine_stop, k3.argument_markers) == (5, frozenset({1, 2, 3}))
 
 
 def test_a_vocabulary_without_a_marker_is_refused() -> None:

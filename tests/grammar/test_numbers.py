@@ -1,22 +1,28 @@
-"""Any two kinds of numbers may stand in the same place: each value of either is written, and nothing else.
+"""Numbers: any two kinds in the same place, and bounds that a reader with doubles judges as the grammar does.
 
 LLGuidance's lexer goes on with the longer of two terminals and never returns: a terminal that begins another one's text
 and cannot end as a number there, as a sign, would never end.
 """
 
 import json
+import random
 import re
 from collections.abc import Iterator
-from decimal import Decimal
+from fractions import Fraction
 from itertools import combinations_with_replacement
+from math import inf, isfinite, nextafter
 from typing import Any
 
 import jsonschema
 import pytest
 
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
+from constrained_k2.grammar.plan.digits import MAX_DIGITS, integers, number_range
+from constrained_k2.grammar.plan.nodes import Wider
+from constrained_k2.schema.shapes import Number
 from tests.engines.masked_walks import vocabulary_of
-from tests.kit.grammars import takes
+from tests.kit.grammars import compiled, takes
+from tests.laws.values import judge_of
 
 NO_INTEGER = {"type": "number", "not": {"type": "integer"}}
 KINDS: dict[str, Any] = {
@@ -71,29 +77,17 @@ def places(one: Any, other: Any) -> Iterator[tuple[dict[str, Any], str]]:
     yield {"anyOf": [{"properties": {"a": one}}, {"properties": {"c": other}, "required": ["b"]}]}, '{"b":1,"a":%s}'
 
 
-def arrays(one: Any) -> dict[str, Any]:
-    """Arrays of unequal items, which have terminals of their own, beside those of multiples."""
-    unequal, multiples = {"items": one, "uniqueItems": True}, {"items": KINDS["fives"]}
-    return {"properties": {"a": {"type": "array", "anyOf": [unequal, multiples]}}}
-
-
-def decimals(text: str) -> Any:
-    """A text's value with exact decimals: 0.3 is a multiple of 0.1 then, and not as doubles."""
-    return json.loads(text, parse_float=Decimal)
-
-
 @pytest.mark.parametrize(("one", "other"), PAIRS, ids=map(" and ".join, PAIRS))
 def test_two_kinds_of_numbers_in_the_same_place(one: str, other: str) -> None:
     for schema, around in places(KINDS[one], KINDS[other]):
-        text = json.dumps(schema)
-        judge = jsonschema.Draft202012Validator(decimals(text))
-        texts = {written: judge.is_valid(decimals(written)) for written in (around % value for value in TEXTS)}
+        judge = judge_of(schema)
+        texts = {written: judge.is_valid(json.loads(written)) for written in (around % value for value in TEXTS)}
         if not any(texts.values()):
             continue  # oneOf of a kind and itself
-        grammar = ENGINE.compile(text, "allow")
+        grammar = ENGINE.compile(json.dumps(schema), "allow")
         is_relaxed = bool(grammar.coverage.relaxed)
         is_narrowed = any(use.reason.startswith(NEGATED) for use in grammar.coverage.narrowed)
-        assert "oneOf" in text or not (is_relaxed or is_narrowed)
+        assert "oneOf" in str(schema) or not (is_relaxed or is_narrowed)
         for written, is_valid in texts.items():
             for tokens in (written.encode(), tokens_of(written)):
                 is_written = takes(grammar.matcher(""), tokens)
@@ -103,8 +97,130 @@ def test_two_kinds_of_numbers_in_the_same_place(one: str, other: str) -> None:
 
 @pytest.mark.parametrize("name", ["integers", "from below zero", "negative fractions", "listed", "no integers"])
 def test_unequal_items_beside_multiples(name: str) -> None:
-    text = json.dumps(arrays(KINDS[name]))
-    judge, grammar = jsonschema.Draft202012Validator(decimals(text)), ENGINE.compile(text, "allow")
+    unequal = {"items": KINDS[name], "uniqueItems": True}  # these have terminals of their own
+    schema = {"properties": {"a": {"type": "array", "anyOf": [unequal, {"items": KINDS["fives"]}]}}}
+    judge, grammar = judge_of(schema), ENGINE.compile(json.dumps(schema), "allow")
     for value in TEXTS[:-2]:
         written = f'{{"a":[{value}]}}'
-        assert takes(grammar.matcher(""), tokens_of(written)) == judge.is_valid(decimals(written)), written
+        assert takes(grammar.matcher(""), tokens_of(written)) == judge.is_valid(json.loads(written)), written
+
+
+FAR = 2**53
+ONE_OF = {"oneOf": [{"type": "integer"}, {"type": "number"}]}
+CHANCE = random.Random(1)
+RANGES = [sorted(CHANCE.sample(range(-1200, 1200), 2)) for _ in range(40)]
+BOUNDED: list[dict[str, Any]] = [
+    ONE_OF,
+    NO_INTEGER,
+    NO_INTEGER | {"minimum": 0, "maximum": 1},
+    NO_INTEGER | {"exclusiveMinimum": 1000, "maximum": 2**60},
+    {"type": "number", "if": {"type": "integer"}, "then": {"minimum": 5}, "else": {"maximum": 9}},
+    {"oneOf": [{"type": "number"}, {"type": "integer", "maximum": 5}]},
+    {"oneOf": [{"type": "number", "minimum": 5}, {"type": "number", "maximum": 5.5}]},
+    *({"type": "number", "exclusiveMinimum": bound} for bound in (0, 5, -5, 0.1, 0.30000000000000004, FAR - 1, FAR, -FAR)),
+    *({"type": "number", "exclusiveMaximum": bound} for bound in (0, 5, -5, 0.1, 1, FAR - 1, FAR, -FAR, FAR + 1, 10**23)),
+    *({"type": "number", "minimum": bound} for bound in (0.1, FAR + 1, 10**23, 1e23, 10**23 + 1, -(10**23))),
+    *({"type": "number", "maximum": bound} for bound in (0.1, FAR + 1, 10**23, 1e23, 10**23 - 1, 1e300, 2**63 - 1)),
+    *({"type": "number", keyword: bound} for bound in (1.5, -0.3, 2.25, -10.01, 99.9, 0.999)
+      for keyword in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")),
+    *({"type": "integer", "minimum": low, "maximum": high} for low, high in [*RANGES, (0, 5), (-1, 5), (1, 5)]),
+    {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+    {"type": "integer", "maximum": 1e23},
+    {"type": "integer", "minimum": 1e23, "exclusiveMaximum": 10**24},
+    *({"type": "number", "not": {"const": value}} for value in (5, 0, 0.1, -2.5, FAR, FAR + 1, 1e23, 10**23)),
+    {"type": "number", "not": {"enum": [1, nextafter(1, 2), nextafter(1, 0)]}},
+    {"type": "number", "not": {"enum": [FAR, FAR + 1, FAR + 2, FAR + 4]}, "minimum": FAR, "maximum": FAR + 6},
+    {"not": {"minimum": 5}, "type": "number"},
+    {"not": {"exclusiveMaximum": FAR + 1}, "type": "number"},
+    {"enum": [0, 5, FAR, FAR + 1, 1e23, 10**23, -0.5]},
+    {"enum": [10**23, 1e23, 5], "maximum": 1e23},
+    {"enum": [10**23, 1e23, 5], "type": "number", "exclusiveMinimum": 1e23},
+]  # fmt: skip
+
+
+def near(schema: Any) -> list[float]:
+    """Numbers near those of a schema."""
+    found: list[float] = [0, 1, FAR, 10**23]
+    if isinstance(schema, dict | list):
+        for value in schema.values() if isinstance(schema, dict) else schema:
+            found += near(value)
+    elif isinstance(schema, int | float) and not isinstance(schema, bool):
+        found += [schema, nextafter(schema, inf), nextafter(schema, -inf)]
+        found += [int(schema) + step for step in (-2, -1, 0, 1, 2)]
+    return found
+
+
+def texts(value: float, chance: random.Random) -> list[str]:
+    """Spellings of numbers at and close beside a number."""
+    exact = Fraction(value)
+    digits = chance.randint(1, 30)
+    beside = exact + Fraction(chance.randint(-9, 9), 10**digits)
+    found = [
+        json.dumps(value),
+        f"{json.dumps(value)}.0" if isinstance(value, int) else f"{value:.20e}",
+        "-0",
+        "-0.0",
+        "-12",
+    ]
+    for number in (exact, beside):
+        whole, rest = divmod(abs(number), 1)
+        sign = "-" if number < 0 else ""
+        found.append(f"{sign}{whole}.{int(rest * 10**40):040d}".rstrip("0").removesuffix("."))
+        found.append(f"{sign}{whole}.{int(rest * 10**digits):0{digits}d}")
+        if number:
+            found.append(f"{float(number):.{chance.randint(0, 20)}e}")
+    return found
+
+
+@pytest.mark.parametrize("schema", BOUNDED, ids=json.dumps)
+def test_what_is_written_is_valid_as_doubles_and_every_double_is_unless_coverage_says_why_not(schema: Any) -> None:
+    grammar = compiled({"properties": {"a": schema}})
+    assert not grammar.coverage.relaxed, grammar.coverage.relaxed
+    judge, chance = jsonschema.Draft202012Validator(schema), random.Random(json.dumps(schema))
+    is_narrowed = any("15 digits" in use.reason for use in grammar.coverage.narrowed)
+    taken = 0
+
+    def is_taken(text: str) -> bool:
+        return takes(grammar.matcher(""), f'{{"a":{text}}}'.encode())
+
+    for value in dict.fromkeys(near(schema)):
+        for text in texts(value, chance):
+            found = is_taken(text)
+            assert not found or judge.is_valid(json.loads(text)), text
+            taken += found
+        text = json.dumps(value)
+        if not judge.is_valid(value) or not isfinite(value):
+            continue
+        is_long = sum(map(str.isdigit, text.partition("e")[0])) > 15
+        if isinstance(value, float) and schema.get("type") == "integer":
+            continue  # 1.0 is not written
+        if ("enum" in schema and ".0" in text) or (value and not 1e-40 < abs(value) < 1e299):
+            continue  # the one spelling of a listed number, and the limits of digits and exponents
+        assert is_taken(text) or (is_narrowed and is_long), text
+    assert taken
+
+
+def test_the_number_of_digits_is_bounded() -> None:
+    assert re.fullmatch(integers(None, None), "9" * MAX_DIGITS)
+    assert not re.fullmatch(integers(None, None), "9" * (MAX_DIGITS + 1))
+    assert number_range(Number(low=Fraction(-(10**310)))) == ""  # the bound is beyond all numbers that can be written
+    wider = number_range(Number(low=Fraction(10**50)))
+    assert isinstance(wider, Wider) and wider.shape == Number() and "digits" in wider.reason
+
+
+@pytest.mark.parametrize("bound", [10**39, 10**45, 10**300, 2 * 10**299])
+def test_exponents_of_large_bounds(bound: int) -> None:
+    grammar = compiled({"properties": {"a": {"type": "number", "minimum": -bound, "maximum": 0}}})
+    power = len(str(bound)) - 1
+    for text, is_taken in ((f"-9e{power}", False), (f"-9e{power - 1}", True), ("-12", True)):
+        assert takes(grammar.matcher(""), f'{{"a":{text}}}'.encode()) == is_taken, text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"), [(0, 5, True), (-1, None, True), (None, 0, True), (None, None, True), (1, 5, False)]
+)
+def test_integers_may_be_negative_zero_where_zero_is_allowed(low: int | None, high: int | None, expected: bool) -> None:
+    bounds = {key: value for key, value in (("minimum", low), ("maximum", high)) if value is not None}
+    grammar = compiled({"properties": {"a": {"type": "integer"} | bounds}})
+    assert takes(grammar.matcher(""), b'{"a":-0}') == expected
+    assert not takes(grammar.matcher(""), b'{"a":1e0}')

@@ -36,6 +36,8 @@ def state(definition: str, text: str = "", escaped: frozenset[str] = frozenset()
         ("start: a\n" + "\n".join(f'a{"b" * n}: a{"b" * n}b a{"b" * n}b' for n in range(40)) + f'\na{"b" * 40}: "x"?', "x", ""),
         ('start: /[a-z]+/ ("b" | "!!")', "ab", "!!"),  # "b" would become part of the first lexeme
         ("start: /[^)]+/ /.+/", "(ab", ")"),
+        ('start: /\\w+/ "."', "a\u0301", "."),  # a letter, though not to Python
+        ('start: /select/i "."', "\u017felec", "T."),
         ('start: /.+/ "\\n"', "ab\\", "\n"), ('start: /"([^"\\\\]|\\\\.)*"/', '"a\\', 'a"'),
     ],
 )  # fmt: skip
@@ -43,11 +45,15 @@ def test_the_shortest_completion(definition: str, text: str, completion: str) ->
     assert next(state(definition, text).completions()) == (completion, True)
 
 
+def test_a_long_completion_comes_in_parts() -> None:
+    assert next(state('start: "a" start "bc" | "."', "a" * 100).completions()) == ("." + "bc" * 12, False)
+
+
 @pytest.mark.parametrize("count", [10, 40])
 def test_completions_take_few_steps(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """A mask waits for them. Without a bound, the search alone took half a second."""
-    ways = (rf'/\w*[a-{chr(98 + number % 24)}]\w{{{number % 6}}}.*/ ";{number}"' for number in range(count))
-    text, steps, after = state(f"start: {' | '.join(ways)}", "abc" * 9), [0], Terminal.after
+    alternatives = (rf'/\w*[a-{chr(98 + number % 24)}]\w{{{number % 6}}}.*/ ";{number}"' for number in range(count))
+    text, steps, after = state(f"start: {' | '.join(alternatives)}", "abc" * 9), [0], Terminal.after
 
     def counted(self: Terminal, state: int, character: str) -> int | None:
         steps[0] += 1
@@ -55,11 +61,6 @@ def test_completions_take_few_steps(monkeypatch: pytest.MonkeyPatch, count: int)
 
     monkeypatch.setattr(Terminal, "after", counted)
     assert list(text.completions()) and steps[0] < 3000
-
-
-def test_a_long_completion_comes_in_parts() -> None:
-    text = "a" * 100
-    assert next(state('start: "a" start "bc" | "."', text).completions()) == ("." + "bc" * 12, False)
 
 
 def test_inside_json_a_lexeme_may_end_around_an_escaped_character() -> None:
@@ -100,11 +101,6 @@ def test_grammars_over_a_limit_and_those_that_are_not_read_have_none(kind: str, 
 def test_texts_without_a_known_completion(definition: str, text: str) -> None:
     assert not list(state(definition, text).completions())
     assert not list(state(definition, text + "a" * 50).completions())
-
-
-def test_letters_by_other_tables_than_pythons_count_as_letters() -> None:
-    assert next(state('start: /\\w+/ "."', "a\u0301").completions()) == (".", True)
-    assert next(state('start: /select/i "."', "\u017felec").completions()) == ("T.", True)
 
 
 def test_terminals_without_room_for_more_states_are_made_anew_for_later_texts() -> None:

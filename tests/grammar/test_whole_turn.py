@@ -1,8 +1,14 @@
-"""Whole-turn grammars against the split matcher: the same turns, token by token (law 6)."""
+"""Whole-turn grammars: the cases in grammars/ under each reader, and the split matcher's turns token by token (law 6).
 
+``build_grammar`` and the command ``grammar``: what they refuse, how strictly they enforce, what they print.
+"""
+
+import codecs
+import io
 import json
 import random
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +21,29 @@ from hypothesis import strategies as st
 
 from constrained_k2 import (
     Compiler,
+    InvalidRequest,
+    StrictPolicy,
     ToolCall,
     ToolCallMatcher,
     ToolCallSpec,
+    UnsupportedSchema,
     Vocabulary,
     build_grammar,
     parse_completion,
     render_tool_calls,
 )
-from constrained_k2.formats.kimi_k3 import KIMI_K3
-from constrained_k2.prompts.xtml.turn import render_turn
+from constrained_k2.cli import main
 from constrained_k2.turn.phases import Phase
-from constrained_k2.vocabulary.bitmask import TokenSet, allocate_bitmask, allowed_ids
+from constrained_k2.vocabulary.bitmask import allocate_bitmask
+from scripts.write_grammars import K3, grammar_of
 from tests.grammar.whole_turns import (
     ALL,
+    ALL_IDS,
     BYTES,
     CASES,
     IDS,
     K3_BYTES,
     K3_CASES,
-    K3_IDS,
     LarkOracle,
     TagOracle,
     bytes_of,
@@ -49,7 +58,68 @@ from tests.kit.budget import tries
 from tests.kit.data import mcp_servers
 from tests.kit.k3_turns import read
 from tests.kit.tools import tool
+from tests.kit.turns import call, opening, section_end, steps, towards_the_end, turn_end
 from tests.kit.walks import row_of, walk
+
+
+def test_the_cases_are_there() -> None:
+    assert min(len(CASES), len(K3_CASES)) >= 12
+    assert all({row["accept"] for row in transcripts(case)} == {True, False} for case in ALL)
+
+
+@pytest.mark.parametrize("case", ALL, ids=ALL_IDS)
+def test_the_committed_grammars_are_up_to_date(case: Path) -> None:
+    """If the change is intended, run ``python -m scripts.write_grammars`` and review the difference."""
+    assert (case / "grammar.lark").read_text(encoding="utf-8") == grammar_of(case)
+
+
+@pytest.mark.parametrize("case", ALL, ids=ALL_IDS)
+def test_transcripts_by_the_split_matcher_the_lark_grammar_and_the_parser(case: Path) -> None:
+    text, vocabulary = (case / "grammar.lark").read_text(encoding="utf-8"), bytes_of(case)
+    compiled = Compiler(vocabulary).compile(spec_of(case))
+    for row in transcripts(case):
+        ids = transcript_ids(row["text"], vocabulary)
+        matcher, oracle = compiled.matcher(in_reasoning=in_reasoning(case)), LarkOracle(text, vocabulary)
+        assert refused_at(matcher, ids) == verdict(oracle.accept, ids) == row["refused_at"], row["text"]
+        has_ended = oracle.matcher.is_stopped() and bool(ids) and ids[-1] in vocabulary.format.stop_ids
+        assert matcher.is_terminated() == has_ended == row["accept"], row["text"]
+        calls = parse_completion(ids, vocabulary, in_reasoning=in_reasoning(case)).tool_calls
+        read = [{"name": call.name, "index": call.index, "arguments": call.arguments} for call in calls]
+        assert read == row["calls"], row["text"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+@pytest.mark.parametrize("name", ["xgrammar", "ebnf"])
+def test_transcripts_by_the_structural_tag_and_its_ebnf(case: Path, name: str) -> None:
+    """A line's ``xgrammar`` is the verdict of a structural tag where it differs, and why; ``ebnf`` with markers as text."""
+    is_ebnf = name == "ebnf"
+    text = build_grammar(spec_of(case), "xgrammar", *(["ebnf"] if is_ebnf else []), markers=BYTES.format)
+    for row in transcripts(case):
+        oracle = TagOracle(text, BYTES, ebnf=is_ebnf)
+        refused_token = verdict(oracle.accept, transcript_ids(row["text"], BYTES))
+        expected = row.get(name, row.get("xgrammar", row))
+        assert oracle.matcher.is_terminated() == expected["accept"], row["text"]
+        assert is_ebnf or refused_token == expected["refused_at"], row["text"]
+
+
+@pytest.mark.parametrize("size", ["small", pytest.param("real", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("case", ALL, ids=ALL_IDS)
+def test_transcripts_in_other_tokenizations(case: Path, size: str, request: pytest.FixtureRequest) -> None:
+    """On a BPE vocabulary the refused token is the one with the refused byte, or the next one."""
+    compiler: Compiler = request.getfixturevalue(f"{'k3_' if case.parent == K3 else ''}{size}_compiler")
+    vocabulary, spec = compiler.vocabulary, spec_of(case)
+    if case.parent != K3 and spec.thinking and "<think>" not in vocabulary.special_tokens:
+        pytest.skip("this vocabulary names no <think>")
+    compiled = compiler.compile(spec)
+    text = (case / "grammar.lark").read_text(encoding="utf-8")
+    for row in transcripts(case):
+        ids = transcript_ids(row["text"], vocabulary)
+        matcher, oracle = compiled.matcher(in_reasoning=in_reasoning(case)), LarkOracle(text, vocabulary)
+        refused = refused_at(matcher, ids)
+        assert refused == verdict(oracle.accept, ids), row["text"]
+        assert (refused is None) == (row["refused_at"] is None), row["text"]
+        assert matcher.is_terminated() == row["accept"], row["text"]
 
 
 def allowed(matcher: ToolCallMatcher) -> npt.NDArray[np.bool_]:
@@ -84,9 +154,9 @@ def assert_masks_agree(
 
 def _is_utf8_beginning(raw: bytes) -> bool:
     try:
-        raw.decode()
-    except UnicodeDecodeError as error:
-        return error.end == len(raw) and error.reason == "unexpected end of data"
+        codecs.getincrementaldecoder("utf-8")().decode(raw)
+    except UnicodeDecodeError:
+        return False
     return True
 
 
@@ -131,85 +201,59 @@ PRELUDES = {
 }
 
 
-def first_byte(schema: str) -> str:
-    return "[" if json.loads(schema).get("type") == "array" else "{"
-
-
-@pytest.mark.parametrize("drawn_from", ["split", "lark"])
-@pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_turns_drawn_under_one_mask_are_accepted_by_the_other_and_masks_agree(
-    case: Path, drawn_from: str, small_compiler: Compiler
-) -> None:
-    """After a prelude up to the section: a uniform choice in free text would hardly ever begin one."""
-    vocabulary, spec = small_compiler.vocabulary, spec_of(case)
-    text = (case / "grammar.lark").read_text(encoding="utf-8")
-    compiled = small_compiler.compile(spec)
+def preludes_of(case: Path, spec: ToolCallSpec) -> list[str]:
+    """Texts up to the section of Kimi K2's turns: a random choice in free text would hardly ever begin one."""
+    if case.parent == K3:
+        return [""] * 4
     preludes = PRELUDES[spec.choice]
     if spec.answer is not None:
-        preludes = [first_byte(spec.answer.text), "<|tool_calls_section_begin|>"]
-        preludes = preludes[:1] if spec.max_calls == 0 else preludes
+        first = "[" if json.loads(spec.answer.text).get("type") == "array" else "{"
+        preludes = [first] if spec.max_calls == 0 else [first, "<|tool_calls_section_begin|>"]
     if spec.thinking:
         preludes = [*preludes, *(f"<think>So: </think>{prelude}" for prelude in preludes)]
         preludes.append("<think>So: <|tool_calls_section_begin|>")
-    for seed, prelude in enumerate(preludes * 2):
-        both = Both(compiled.matcher(), text, vocabulary, drawn_from)
-        for token in transcript_ids(prelude, vocabulary):
-            both.fill_bitmask(allocate_bitmask(1, vocabulary.size))
-            assert both.accept_tokens([token]), prelude
+    return preludes
+
+
+def random_turn(both: Both, seed: int, spec: ToolCallSpec) -> list[int]:
+    """Write at random until a stop, with a preference for markers, what ends names and JSON, and the schemas' keys."""
+    stepped: Any = both
+    if both.vocabulary.format.argument_encoding == "json":
         schemas = [tool.parameters for tool in spec.tools]
         schemas += [] if spec.answer is None else [json.loads(spec.answer.text)]
-        walk(both, vocabulary, seed, schemas)  # type: ignore[arg-type]
-        assert both.oracle.matcher.is_stopped()
-
-
-def row_with(vocabulary: Vocabulary, ids: Iterable[int]) -> npt.NDArray[np.int32]:
-    row = allocate_bitmask(1, vocabulary.size)[0]
-    TokenSet(ids, vocabulary.size).fill(row)
-    return row
-
-
-def k3_walk(both: Both, seed: int, limit: int = 5000) -> list[int]:
-    """Take allowed tokens at random until a stop, with a preference for markers and for what ends names and JSON."""
+        return walk(stepped, both.vocabulary, seed, schemas)
     vocabulary, chance = both.vocabulary, random.Random(seed)
-    bitmask = allocate_bitmask(1, vocabulary.size)
-    ordinary = [(token, vocabulary.ordinary_bytes(token)) for token in range(vocabulary.size)]
-    markers = row_with(vocabulary, vocabulary.special_tokens.values())
-    ending = row_with(vocabulary, (token for token, raw in ordinary if raw[:1] in {b'"', b"]", b"}"}))
-    ascii_text = row_with(vocabulary, (token for token, raw in ordinary if raw.isascii()))
-    ids: list[int] = []
-    while not both.is_terminated():
-        assert len(ids) < limit, vocabulary.decode(ids[-100:])
-        both.fill_bitmask(bitmask)
-        row = bitmask[0]
-        if both.phase in (Phase.START, Phase.REASONING, Phase.TEXT):
-            row &= ascii_text | markers  # whole characters: see assert_masks_agree
-        draw = chance.random()
-        preferred = row & (markers if draw < 0.3 else ending) if draw < 0.7 else row
-        allowed = allowed_ids(preferred if preferred.any() else row)
-        assert len(allowed), vocabulary.decode(ids)
-        ids.append(int(allowed[chance.randrange(len(allowed))]))
-        assert both.accept_tokens(ids[-1:])
-    return ids
+    whole = np.array([vocabulary.ordinary_bytes(token).isascii() for token in range(vocabulary.size)])
+    ends = towards_the_end(vocabulary, chance, share=0.5)
+
+    def prefer(allowed: npt.NDArray[Any]) -> Any:
+        is_text = both.phase in (Phase.START, Phase.REASONING, Phase.TEXT)
+        return ends(allowed[whole[allowed]] if is_text else allowed)  # whole characters: see assert_masks_agree
+
+    return steps(stepped, chance, prefer=prefer)
 
 
 @pytest.mark.parametrize("drawn_from", ["split", "lark"])
-@pytest.mark.parametrize("case", K3_CASES, ids=K3_IDS)
-def test_turns_of_kimi_k3_drawn_under_one_mask_are_accepted_by_the_other_and_masks_agree(
-    case: Path, drawn_from: str, k3_small_compiler: Compiler
+@pytest.mark.parametrize("case", ALL, ids=ALL_IDS)
+def test_turns_drawn_under_one_mask_are_accepted_by_the_other_and_masks_agree(
+    case: Path, drawn_from: str, request: pytest.FixtureRequest
 ) -> None:
-    vocabulary, spec = k3_small_compiler.vocabulary, spec_of(case)
-    text = (case / "grammar.lark").read_text(encoding="utf-8")
-    compiled = k3_small_compiler.compile(spec)
+    compiler: Compiler = request.getfixturevalue(f"{'k3_' if case.parent == K3 else ''}small_compiler")
+    vocabulary, spec = compiler.vocabulary, spec_of(case)
+    text, compiled = (case / "grammar.lark").read_text(encoding="utf-8"), compiler.compile(spec)
     calls = 0
-    for seed in range(8):
-        matcher = compiled.matcher(in_reasoning=in_reasoning(case))
-        both = Both(matcher, text, vocabulary, drawn_from)
-        ids = k3_walk(both, seed)
+    for seed, prelude in enumerate(preludes_of(case, spec) * 2):
+        both = Both(compiled.matcher(in_reasoning=in_reasoning(case)), text, vocabulary, drawn_from)
+        for token in transcript_ids(prelude, vocabulary):
+            both.fill_bitmask(allocate_bitmask(1, vocabulary.size))
+            assert both.accept_tokens([token]), prelude
+        ids = random_turn(both, seed, spec)
         assert both.oracle.matcher.is_stopped()
-        turn = read(ids, vocabulary, in_reasoning=in_reasoning(case))
-        assert [index for _, index, _ in turn.calls] == list(range(1, len(turn.calls) + 1))
-        calls += len(turn.calls)
-    assert bool(calls) is (spec.max_calls != 0)
+        if case.parent == K3:
+            turn = read(ids, vocabulary, in_reasoning=in_reasoning(case))
+            assert [index for _, index, _ in turn.calls] == list(range(1, len(turn.calls) + 1))
+            calls += len(turn.calls)
+    assert bool(calls) is (spec.max_calls != 0) or case.parent != K3
 
 
 @pytest.mark.slow
@@ -218,16 +262,11 @@ def test_turns_of_kimi_k3_drawn_under_one_mask_are_accepted_by_the_other_and_mas
 def test_public_tools_on_the_real_vocabulary(which: str, first_server: int, request: pytest.FixtureRequest) -> None:
     compiler: Compiler = request.getfixturevalue(which)
     vocabulary = compiler.vocabulary
-    markers: Any = {"markers": KIMI_K3} if which.startswith("k3") else {}
     for number, tools in enumerate(mcp_servers()[first_server::7]):
         spec = ToolCallSpec.from_openai({"tools": tools, "tool_choice": "required"})
-        matcher = compiler.compile(spec).matcher()
-        both = Both(matcher, build_grammar(spec, **markers), vocabulary, ("split", "lark")[number % 2])
-        if markers:
-            assert read(k3_walk(both, number), vocabulary, in_reasoning=False).calls
-        else:
-            ids = walk(both, vocabulary, number, [tool.parameters for tool in spec.tools])  # type: ignore[arg-type]
-            assert parse_completion(ids, vocabulary).tool_calls
+        text = build_grammar(spec, markers=vocabulary.format)
+        both = Both(compiler.compile(spec).matcher(), text, vocabulary, ("split", "lark")[number % 2])
+        assert parse_completion(random_turn(both, number, spec), vocabulary).tool_calls
         assert both.oracle.matcher.is_stopped()
 
 
@@ -254,42 +293,28 @@ def test_damaged_transcripts_are_refused_at_the_same_token(
     assert refused_at(matcher, ids) == verdict(oracle.accept, ids), vocabulary.decode(ids)
 
 
-def write(compiler: Compiler, spec: ToolCallSpec, calls: list[ToolCall], **more: Any) -> tuple[int | None, int | None]:
-    """Return the token at which the split matcher and the whole-turn grammar refuse these calls."""
-    vocabulary = compiler.vocabulary
-    ids = [*render_tool_calls(calls, vocabulary), vocabulary.format.turn_end]
-    matcher = compiler.compile(spec).matcher(**more)
-    oracle = LarkOracle(build_grammar(spec, **more), vocabulary)
-    return refused_at(matcher, ids), verdict(oracle.accept, ids)
+def refused(vocabulary: Vocabulary, spec: ToolCallSpec, indexes: Iterable[int]) -> tuple[int | None, int | None]:
+    """Return the token at which the split matcher and the whole-turn grammar refuse calls of these indexes, from 0."""
+    calls = chain.from_iterable(call(vocabulary, {}, index=index) for index in indexes)
+    ids = [*opening(vocabulary), *calls, *section_end(vocabulary), *turn_end(vocabulary)]
+    oracle = LarkOracle(build_grammar(spec, markers=vocabulary.format), vocabulary)
+    return refused_at(Compiler(vocabulary).compile(spec).matcher(), ids), verdict(oracle.accept, ids)
 
 
-@pytest.mark.parametrize("first", [0, 7, 95, 990, 9_000, 999_999_990])
-def test_indexes_count_up_across_every_carry(first: int) -> None:
+@pytest.mark.parametrize(
+    ("vocabulary", "first"),
+    [*((BYTES, first) for first in (0, 7, 95, 990, 9_000, 999_999_990)), (K3_BYTES, 7)],
+    ids=["0", "7", "95", "990", "9000", "999999990", "Kimi K3"],
+)
+def test_indexes_count_up_across_every_carry(vocabulary: Vocabulary, first: int) -> None:
+    """In Kimi K3's turns from the first, though seven calls precede them."""
     spec = ToolCallSpec.from_openai({"tools": [tool("f")], "first_index": first})
-    calls = [ToolCall("f", first + number, "{}") for number in range(120)]
-    assert write(Compiler(BYTES), spec, calls) == (None, None)
-    for wrong in (calls[50].index + 1, calls[50].index - 1, calls[50].index % 10):
-        damaged = [*calls[:50], ToolCall("f", wrong, "{}"), *calls[51:]]
-        ours, theirs = write(Compiler(BYTES), spec, damaged)
-        assert ours == theirs is not None
-
-
-def test_indexes_of_kimi_k3_count_up_across_every_carry() -> None:
-    """In every turn from 1, though seven calls precede it."""
-    spec = ToolCallSpec.from_openai({"tools": [tool("f")], "first_index": 7})
-    compiled = Compiler(K3_BYTES).compile(spec)
-    text = build_grammar(spec, markers=KIMI_K3)
-    calls = [ToolCall("f", 0, "{}")] * 120
-    due = 1
-
-    def refused(ids: list[int]) -> tuple[int | None, int | None]:
-        matcher, oracle = compiled.matcher(), LarkOracle(text, K3_BYTES)
-        return refused_at(matcher, ids), verdict(oracle.accept, ids)
-
-    assert refused(render_turn(calls, K3_BYTES, first_index=due)) == (None, None)
-    for first in {0, 1, 2, 7, 8, 10} - {due}:
-        ours, theirs = refused(render_turn(calls[:1], K3_BYTES, first_index=first))
-        assert ours == theirs is not None
+    due = [*range(0 if vocabulary is K3_BYTES else first, 120 + first)][:120]
+    assert refused(vocabulary, spec, due) == (None, None)
+    for at in (0, 50):
+        for wrong in {due[at] + 1, due[at] - 1, due[at] % 10, 7} - {due[at]}:
+            ours, theirs = refused(vocabulary, spec, [*due[:at], wrong, *due[at + 1 :]])
+            assert ours == theirs is not None
 
 
 @pytest.mark.slow
@@ -306,8 +331,7 @@ def test_the_digits_of_an_index_bound_a_turn() -> None:
 @pytest.mark.slow
 def test_llguidances_default_limits_allow_hundreds_of_calls() -> None:
     spec = ToolCallSpec.from_openai({"tools": [tool("f")], "first_index": 0})
-    calls = [ToolCall("f", number, "{}") for number in range(400)]
-    assert write(Compiler(BYTES), spec, calls) == (None, None)
+    assert refused(BYTES, spec, range(400)) == (None, None)
 
 
 @pytest.mark.slow
@@ -327,8 +351,110 @@ def test_a_prompt_that_ends_in_the_reasoning(choice: str) -> None:
 @pytest.mark.slow
 def test_to_ebnf_a_call_out_of_ordinary_tokens_is_a_call() -> None:
     spec = ToolCallSpec.from_openai({"tools": [tool("f")], "tool_choice": "required"})
-    call = "".join(map(BYTES.decode, [render_tool_calls([ToolCall("f", 0, "{}")], BYTES)]))
-    ids = BYTES.encode(call)
+    ids = BYTES.encode(BYTES.decode(render_tool_calls([ToolCall("f", 0, "{}")], BYTES)))
     assert verdict(TagOracle(build_grammar(spec, "xgrammar", "ebnf"), BYTES, ebnf=True).accept, ids) is None
     assert verdict(TagOracle(build_grammar(spec, "xgrammar", markers=BYTES.format), BYTES).accept, ids) == 0
     assert verdict(LarkOracle(build_grammar(spec), BYTES).accept, ids) == 0
+
+
+each_engine = pytest.mark.parametrize("engine", ["llguidance", pytest.param("xgrammar", marks=pytest.mark.slow)])
+
+
+@pytest.mark.parametrize(
+    ("engine", "format_name"),
+    [("llguidance", "ebnf"), ("llguidance", "structural-tag"), ("xgrammar", "lark"), ("x", None)],
+)
+def test_unknown_engines_and_formats_are_refused(engine: Any, format_name: str | None) -> None:
+    with pytest.raises(InvalidRequest, match="does not support|unknown engine"):
+        build_grammar(ToolCallSpec(), engine, format_name)
+
+
+@each_engine
+def test_a_schema_without_a_grammar_is_refused_by_name_if_strict(engine: Any, caplog: Any) -> None:
+    body = {"tools": [tool("f"), tool("g", {"not": {}})]}
+    assert build_grammar(ToolCallSpec.from_openai(body), engine)
+    assert "'g'].function.parameters: '# (no value satisfies" in caplog.text
+    body = {"tools": [tool("f"), tool("g", {"not": {}}, strict=True)]}
+    with pytest.raises(UnsupportedSchema, match="'g'.*no value satisfies"):
+        build_grammar(ToolCallSpec.from_openai(body), engine)
+    assert build_grammar(ToolCallSpec.from_openai(body | {"tool_choice": "none"}), engine)
+
+
+@each_engine
+def test_the_policy_decides_how_strictly_a_schema_is_enforced(engine: Any) -> None:
+    body = {"tools": [tool("f", {"type": "object", "properties": {"q": {"const": "kept"}}}, strict=False)]}
+    spec = ToolCallSpec.from_openai(body)
+    assert "kept" in build_grammar(spec, engine)
+    assert "kept" not in build_grammar(spec, engine, policy=StrictPolicy(strict_false="json_object"))
+
+
+@each_engine
+def test_the_spec_and_the_command_say_whether_undeclared_keys_are_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: Any
+) -> None:
+    body = {"tools": [tool("f", {"type": "object", "properties": {"q": {}}})]}
+    (tmp_path / "request.json").write_text(json.dumps(body))
+    texts = {}
+    for setting in ("allow", "forbid"):
+        texts[setting] = build_grammar(ToolCallSpec.from_openai(body | {"undeclared_keys": setting}), engine)
+        arguments = [str(tmp_path / "request.json"), "--engine", engine, "--undeclared-keys", setting]
+        assert main(["grammar", *arguments]) == 0
+        assert capsys.readouterr().out.rstrip("\n") == texts[setting].rstrip("\n")
+    assert len(texts["forbid"]) < len(texts["allow"])
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case = CASES[0]
+    assert main(["grammar", str(case / "request.json")]) == 0
+    assert capsys.readouterr().out == (case / "grammar.lark").read_text(encoding="utf-8")
+    assert main(["grammar", str(case / "request.json"), "--engine", "xgrammar", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["engine"], printed["format"]) == ("xgrammar", "structural-tag")
+    assert json.loads(printed["grammar"])["type"] == "structural_tag"
+    assert main(["grammar", str(tmp_path / "none")]) == 2
+    assert main(["grammar", str(case / "request.json"), "--format", "ebnf"]) == 2
+    broken = tmp_path / "request.json"
+    broken.write_text(json.dumps({"tools": [tool("g", {"not": {}}, strict=True)]}))
+    assert main(["grammar", str(broken)]) == 1
+    assert "tools[name='g']" in capsys.readouterr().err
+
+
+def test_the_command_writes_kimi_k3s_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    k3 = ["--wire-format", "kimi-k3"]
+    for case in K3_CASES:
+        assert main(["grammar", str(case / "request.json"), *k3]) == 0
+        assert capsys.readouterr().out == (case / "grammar.lark").read_text(encoding="utf-8")
+    request = str(CASES[0] / "request.json")
+    assert main(["grammar", request, *k3]) == 0
+    without = capsys.readouterr().out.removesuffix("TEXT: /(?s:.)+/\n")
+    assert main(["grammar", request, *k3, "--in-reasoning"]) == 0
+    reasoning = 'TEXT? <|close|> "think" <|sep|> <|open|> "response" <|sep|>'
+    inside = without.replace("start: ", f"start: {reasoning} ", 1)
+    assert capsys.readouterr().out == f"{inside}TEXT: /(?s:.)+/\n"
+    later = tmp_path / "later.json"
+    later.write_text(json.dumps({"tools": [tool("g", {})], "first_index": 4, "parallel_tool_calls": False}))
+    assert main(["grammar", str(later), *k3]) == 0
+    assert 'index=\\"1\\"' in capsys.readouterr().out
+    for format_name in ("structural-tag", "ebnf"):
+        assert main(["grammar", request, *k3, "--engine", "xgrammar", "--format", format_name]) == 2
+        assert "Kimi K3's arguments. Use 'llguidance'" in capsys.readouterr().err
+
+
+def test_the_command_says_what_the_formats_cannot_do(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["grammar", "--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    said = (
+        "any digits as the index",
+        "only in the schema's order",
+        "ordinary tokens",
+        "drops many keywords",
+        "hundred calls",
+    )
+    assert not [each for each in ("example: constrained-k2 grammar", *said) if each not in printed]
+
+
+def test_the_command_reads_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((CASES[0] / "request.json").read_bytes())))
+    assert main(["grammar", "-", "--in-reasoning"]) == 0
+    assert capsys.readouterr().out == build_grammar(spec_of(CASES[0]), in_reasoning=True)

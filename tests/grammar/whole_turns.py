@@ -23,7 +23,6 @@ from scripts.write_grammars import K3, ROOT, cases
 CASES = cases(ROOT)
 IDS = [case.name for case in CASES]
 K3_CASES = cases(K3)
-K3_IDS = [case.name for case in K3_CASES]
 ALL = [*CASES, *K3_CASES]
 ALL_IDS = [str(case.relative_to(ROOT)) for case in ALL]
 BYTES = Vocabulary.of_bytes()
@@ -78,21 +77,10 @@ def refused_at(matcher: ToolCallMatcher, ids: list[int]) -> int | None:
 class LarkOracle:
     """A whole-turn Lark grammar, run by LLGuidance with ``[EOS]`` as its stop token.
 
-    Args:
-        text: The grammar.
-        vocabulary: The vocabulary.
-        forcing: If text is forced, allow only its canonical token, as LLGuidance does by default.
-        limits: LLGuidance's limits; None for its defaults.
+    ``forcing``: if text is forced, only its canonical token is allowed, as LLGuidance does by default.
     """
 
-    def __init__(
-        self,
-        text: str,
-        vocabulary: Vocabulary,
-        *,
-        forcing: bool = False,
-        limits: llguidance.LLParserLimits | None = None,
-    ) -> None:
+    def __init__(self, text: str, vocabulary: Vocabulary, *, forcing: bool = False, limits: Any = None) -> None:
         options = "" if forcing else f"{NO_FORCING}\n"
         text = text.removeprefix(NO_FORCING)  # of Kimi K3's grammars
         self.size = vocabulary.size

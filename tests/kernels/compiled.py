@@ -1,4 +1,4 @@
-"""Compiles the kernel for an H100, without a GPU; run by test_apply_masks.py. Prints a line for each variant."""
+"""Compiles the kernel for an H100, without a GPU; run by test_kernels.py. Prints a line for each variant."""
 
 import re
 import subprocess

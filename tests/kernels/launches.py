@@ -1,4 +1,4 @@
-"""Random launches, and what they should do in the slow and obvious way."""
+"""Random launches and declined rows, and what they should do in the slow and obvious way."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from constrained_k2.kernels import MAX_IDS, PLAN_COLUMNS, Column, Workspace, plan
+from constrained_k2.kernels import MAX_IDS, PLAN_COLUMNS, Workspace
+from constrained_k2.kernels.declining import NamedRows
 from constrained_k2.vocabulary.bitmask import allowed_ids
 
 NEVER = float("-inf")
@@ -112,9 +113,45 @@ def check_result(result: torch.Tensor, before: torch.Tensor, allowed: torch.Tens
         assert wanted == likeliest or not overridden
 
 
-def no_rows() -> Launch:
-    """A plan without a used entry."""
-    made = torch.full((3, PLAN_COLUMNS), 7, dtype=torch.int32)
-    made[:, Column.ROW] = -1
-    logits, masks = torch.randn(2, plan.BLOCK + 5), torch.zeros((1, 4), dtype=torch.int32)
-    return Launch(logits, masks, made, torch.zeros(0, dtype=torch.int32), workspace_for(made, logits, masks))
+def check_declined_rows(
+    measure: Callable[[NamedRows, torch.Tensor], None],
+    decline: Callable[[NamedRows, torch.Tensor, float], None],
+    dtype: torch.dtype,
+    width: int,
+    seed: int,
+) -> tuple[int, int]:
+    """Measure rows, mask them, decline them, and compare; how many were declined, and how many were not."""
+    chance = np.random.default_rng(seed)
+    count = 6
+    padded = torch.from_numpy(chance.normal(size=(count + 2, width + 7)).astype(np.float32) * 3).to(dtype)
+    logits = padded[:, :width]
+    logits[1, : width // 2] = NEVER  # as other processors forbid tokens
+    rows = [*chance.permutation(count + 2)[: count - 1].tolist(), -1]
+    meant = [
+        np.sort(chance.choice(width, int(chance.integers(1, width)), replace=False)).astype(np.int32) for _ in rows
+    ]
+    meant[0] = np.append(meant[0], np.int32(width + 3))  # a token without a logit
+    closing = [None if number == 1 else int(chance.integers(0, width)) for number in range(count)]
+    before = logits.clone()
+    named = NamedRows(meant, closing, rows, torch.device("cpu"))
+    measure(named, logits)
+    assert torch.equal(logits, before)
+    masked = before.clone()
+    masked[:, ::2] = NEVER
+    logits.copy_(masked)
+    decline(named, logits, 0.5)
+    declined = kept = 0
+    for row, ids, token, found in zip(rows, meant, closing, named.chances.tolist(), strict=True):
+        if row < 0:
+            continue
+        powers = torch.softmax(before[row].double(), 0)
+        expected = powers[torch.from_numpy(ids[ids < width]).long()].sum().item()
+        assert abs(found - expected) < 1e-4
+        if token is not None and expected < 0.5:
+            masked[row] = NEVER
+            masked[row, token] = 0.0
+            declined += 1
+        else:
+            kept += 1
+    assert torch.equal(logits, masked)
+    return declined, kept

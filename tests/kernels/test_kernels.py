@@ -1,18 +1,25 @@
-"""Masks on logits, against the slow and obvious way."""
+"""Masks on logits, against the slow and obvious way; Triton's kernels interpreted, and compiled without a GPU."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from constrained_k2 import Vocabulary, apply_token_bitmask
-from constrained_k2.kernels import numpy_kernel, torch_kernel
+from constrained_k2 import apply_token_bitmask
+from constrained_k2.kernels import Workspace, numpy_kernel, torch_kernel
+from constrained_k2.kernels.declining import NamedRows
 from constrained_k2.vocabulary.bitmask import allowed_ids
+from tests.kernels.launches import DTYPES, NEVER
 
-NEVER = float("-inf")
-BYTES = Vocabulary.of_bytes()
+ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [64, 70, 97])
 def test_apply_token_bitmask(dtype: torch.dtype, size: int) -> None:
     chance = np.random.default_rng(size)
@@ -25,13 +32,6 @@ def test_apply_token_bitmask(dtype: torch.dtype, size: int) -> None:
         allowed = set(allowed_ids(bitmask[source].numpy()).tolist())
         expected[target, [token for token in range(size) if token not in allowed]] = NEVER
     assert torch.equal(logits, expected)
-
-
-def test_columns_without_a_bit_are_forbidden() -> None:
-    logits = torch.zeros(1, 80)
-    apply_token_bitmask(logits, torch.full((1, 2), -1, dtype=torch.int32))
-    assert (logits[0, :64] == 0).all()
-    assert (logits[0, 64:] == NEVER).all()
 
 
 @pytest.mark.parametrize("rows", [[0], [0, 5], [-1, 0]])
@@ -76,3 +76,45 @@ def test_numpy_allows_listed_tokens_alone() -> None:
     numpy_kernel.allow_only(logits, np.array([3, 39]))
     assert np.flatnonzero(np.isfinite(logits)).tolist() == [3, 39]
     assert logits[39] == 39
+
+
+def test_rows_that_are_no_numbers_are_not_declined() -> None:
+    for bad in (math.nan, -math.inf, math.inf):
+        logits = torch.full((1, 40), bad)
+        named = NamedRows([np.arange(3, dtype=np.int32)], [7], [0], torch.device("cpu"))
+        named.measure(logits)
+        before = logits.clone()
+        named.decline(logits, 0.5)
+        assert torch.equal(logits.nan_to_num(), before.nan_to_num())
+
+
+def test_a_workspace_that_is_too_small() -> None:
+    workspace = Workspace(2, 1, 100, torch.device("cpu"))
+    workspace.check(2, 100)
+    for entries, width in ((3, 100), (2, 101)):
+        with pytest.raises(ValueError, match="larger workspace"):
+            workspace.check(entries, width)
+
+
+def run(*arguments: str, **variables: str) -> str:
+    """The output of a process of Python's."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | variables
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-6000:]}"
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_in_tritons_interpreter() -> None:
+    options = ("-x", "-q", "--noconftest", "-p", "no:cacheprovider", "-p", "tests.kit.triton_on_cpu")
+    run("-m", "pytest", *options, "tests/kernels/test_launches.py", TRITON_INTERPRET="1")
+
+
+@pytest.mark.slow
+def test_it_compiles_for_gpus(tmp_path: Path) -> None:
+    """To machine code, without a GPU; no thread keeps anything in slow memory."""
+    printed = run("-m", "tests.kernels.compiled", TRITON_CACHE_DIR=str(tmp_path))
+    assert len(printed.splitlines()) == 5 * len(DTYPES)

@@ -12,7 +12,7 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -94,25 +94,21 @@ class _Draw:
         return "".join(parts)
 
 
-class _Reader:
-    """Says whether the library lark accepts a text."""
+def reader_of(grammar: Grammar) -> Callable[[str], bool]:
+    """Return whether ``re`` or the library lark accepts a text; a LarkError if it does not read the grammar."""
+    if grammar.syntax == "regex":
+        pattern = re.compile(grammar.definition)
+        return lambda text: pattern.fullmatch(text) is not None
+    parser = Lark(grammar.definition, parser="earley", lexer="dynamic_complete", ambiguity="resolve")
 
-    def __init__(self, grammar: Grammar) -> None:
-        self._pattern = self._parser = None
-        if grammar.syntax == "regex":
-            self._pattern = re.compile(grammar.definition)
-        else:
-            self._parser = Lark(grammar.definition, parser="earley", lexer="dynamic_complete", ambiguity="resolve")
-
-    def reads(self, text: str) -> bool:
-        if self._pattern is not None:
-            return self._pattern.fullmatch(text) is not None
-        assert self._parser is not None
+    def reads(text: str) -> bool:
         try:
-            self._parser.parse(text)
+            parser.parse(text)
         except LarkError:
             return False
         return True
+
+    return reads
 
 
 def broken_laws(bench: Bench, grammar: Grammar, number: int, counts: Counter[str]) -> Iterator[Broken]:
@@ -128,8 +124,8 @@ def broken_laws(bench: Bench, grammar: Grammar, number: int, counts: Counter[str
         counts["refused" if "longest match" not in str(error) else "refused, as a terminal takes the next one"] += 1
         return
     try:
-        reader = _Reader(grammar)
-    except LarkError:  # it has no terminals that may be empty
+        reads = reader_of(grammar)
+    except LarkError:
         counts["not read by the library"] += 1
         return
     for _ in range(4):
@@ -139,7 +135,7 @@ def broken_laws(bench: Bench, grammar: Grammar, number: int, counts: Counter[str
                 counts["texts without an end"] += 1
                 continue
             counts["texts"] += 1
-            if not reader.reads(text):
+            if not reads(text):
                 yield Broken("a text is written that the grammar does not match", repr(text))
                 return
             pieces = _pieces(bench, text, grammar)
@@ -186,12 +182,11 @@ def _walk(bench: Bench, matcher: Any, draw: random.Random, grammar: Grammar) -> 
         ids.append(token)
     if not matcher.is_complete():
         return None
+    raw = b"".join(map(bench.vocabulary.token_bytes, ids))
     try:
         if grammar.is_answer:
-            return b"".join(map(bench.vocabulary.token_bytes, ids)).decode()
-        if bench.is_xtml:
-            return str(decode_blocks(bench.vocabulary, ids)["input"])
-        return str(json.loads(b"".join(map(bench.vocabulary.token_bytes, ids)))["input"])
+            return raw.decode()
+        return str((decode_blocks(bench.vocabulary, ids) if bench.is_xtml else json.loads(raw))["input"])
     except UnicodeDecodeError:
         return None  # in LLGuidance's dialect, a class may match single bytes
 
@@ -219,7 +214,7 @@ def _feed(bench: Bench, matcher: Any, ids: Sequence[int]) -> None:
 def faults_of(
     benches: Sequence[Bench], number: int, counts: Counter[str], wanted: int = 1, seconds: float = 40.0
 ) -> list[Fault]:
-    """The laws that an example breaks. Same signature as for schemas, but examples are not reduced."""
+    """The laws that an example breaks; as for schemas, but examples are not reduced."""
     del wanted, seconds
     grammar = grammar_of(number)
     bench = benches[random.Random(f"encoding {number}").random() < 0.3]

@@ -52,15 +52,7 @@ def benches() -> tuple[Bench, Bench]:
 def faults_of(
     benches: Sequence[Bench], number: int, counts: Counter[str], wanted: int = 1, seconds: float = 40.0
 ) -> list[Fault]:
-    """The laws that an example breaks, one fault each.
-
-    Args:
-        benches: Kimi K2's and Kimi K3's.
-        number: The example's.
-        counts: Is added to.
-        wanted: Faults of a law that are reduced; the law's count in ``counts`` tells how many there were.
-        seconds: For each reduction.
-    """
+    """The laws that an example breaks, one fault each; ``wanted`` of a law, counted in ``counts``, are reduced."""
     bench = benches[random.Random(f"encoding {number}").random() < 0.3]
     schema = schema_of(number)
     found: dict[str, Fault] = {}
@@ -71,18 +63,15 @@ def faults_of(
         counts[f"broken: {law}"] += 1
         if counts[f"broken: {law}"] > wanted:
             continue
-        details = [fault.detail]
-
-        def is_kept(candidate: Any, law: str = law, details: list[str] = details) -> bool:
-            if not isinstance(candidate, dict):
-                return False
-            for seed in range(number, number + 3):
-                for broken in broken_laws(bench, candidate, seed, Counter(), values=6):
-                    if broken.law == law:
-                        details.append(broken.detail)
-                        return True
-            return False
-
-        smallest = reduced(schema, is_kept, seconds)
-        found[law] = fault._replace(schema=smallest, detail=details[-1])
+        smallest = reduced(schema, lambda candidate: _detail(bench, candidate, law, number) is not None, seconds)  # noqa: B023 - called at once
+        found[law] = fault._replace(schema=smallest, detail=_detail(bench, smallest, law, number) or fault.detail)
     return list(found.values())
+
+
+def _detail(bench: Bench, schema: Any, law: str, number: int) -> str | None:
+    """The detail of a law that a schema breaks with one of three seeds; None if it breaks it with none."""
+    for seed in range(number, number + 3) if isinstance(schema, dict) else ():
+        for broken in broken_laws(bench, schema, seed, Counter(), values=6):
+            if broken.law == law:
+                return broken.detail
+    return None

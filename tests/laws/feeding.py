@@ -5,7 +5,7 @@ bench.feed(compiled.arguments("t"), bench.whole(pieces), random.Random(1))
 """
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,7 @@ _SIZES = (1, 1, 2, 2, 3, 4, 5, 6, 8, 12, 16)
 
 
 class Broken(AssertionError):
-    """A law does not hold.
-
-    Attributes:
-        law: The law, in a few words; equal faults have equal ones.
-        detail: Where.
-    """
+    """A law does not hold: the law in a few words, equal for equal faults, and where."""
 
     def __init__(self, law: str, detail: object = "") -> None:
         super().__init__(f"{law}: {detail}")
@@ -79,35 +74,24 @@ class Bench:
 
     def canonical(self, pieces: Iterable[Piece]) -> list[int]:
         """The tokens that the tokenizer makes of a text."""
-        return [
-            token
-            for piece in pieces
-            for token in ([piece] if isinstance(piece, int) else self.vocabulary.encode(piece.decode()))
-        ]
+        return _tokens(pieces, lambda text: self.vocabulary.encode(text.decode()))
 
     def bytewise(self, pieces: Iterable[Piece]) -> list[int]:
         """One token for each byte."""
-        return [
-            token
-            for piece in pieces
-            for token in ([piece] if isinstance(piece, int) else (self.byte_ids[byte] for byte in piece))
-        ]
+        return _tokens(pieces, lambda text: [self.byte_ids[byte] for byte in text])
 
     def split(self, pieces: Iterable[Piece], draw: random.Random) -> list[int]:
         """Any tokens that make up the text."""
-        ids: list[int] = []
-        for piece in pieces:
-            if isinstance(piece, int):
-                ids.append(piece)
-                continue
-            at = 0
-            while at < len(piece):
-                size = min(len(piece) - at, draw.choice(_SIZES))
-                while size > 1 and piece[at : at + size] not in self._ids:
+
+        def cut(text: bytes) -> Iterator[int]:
+            while text:
+                size = min(len(text), draw.choice(_SIZES))
+                while size > 1 and text[:size] not in self._ids:
                     size -= 1
-                ids.append(self._ids[piece[at : at + size]])
-                at += size
-        return ids
+                yield self._ids[text[:size]]
+                text = text[size:]
+
+        return _tokens(pieces, cut)
 
     def pieces(self, ids: Iterable[int]) -> list[Piece]:
         """The text of tokens."""
@@ -144,9 +128,8 @@ class Bench:
         if not self.row.any():
             raise Broken("a mask is empty", self.shown(ids))
         if has(self.row, self.stop) != matcher.is_complete():
-            raise Broken(
-                "the stop is in the mask of an incomplete text, or not in that of a complete one", self.shown(ids)
-            )
+            law = "the stop is in the mask of an incomplete text, or not in that of a complete one"
+            raise Broken(law, self.shown(ids))
         return self.row
 
     def feed(
@@ -268,11 +251,7 @@ class Bench:
                 is_taken = self._agree(matcher, before, token, is_shown)
                 matcher.rollback(int(is_taken))
                 if is_taken != (token in bytewise):
-                    how = (
-                        "refused, and its bytes are accepted"
-                        if token in bytewise
-                        else "accepted, and its bytes are not"
-                    )
+                    how = "accepted, and its bytes are not" if is_taken else "refused, and its bytes are accepted"
                     raise Broken(f"a token is {how}", f"{self.shown([token])} after {self.shown(before)}")
 
     def _taken(self, matcher: Any, node: Node) -> Iterator[int]:
@@ -282,6 +261,11 @@ class Bench:
             if token >= 0 and matcher.accept(token):
                 yield from self._taken(matcher, child)
                 matcher.rollback(1)
+
+
+def _tokens(pieces: Iterable[Piece], split: Callable[[bytes], Iterable[int]]) -> list[int]:
+    """Special tokens as they are, and texts as they are split."""
+    return [token for piece in pieces for token in ([piece] if isinstance(piece, int) else split(piece))]
 
 
 def has(row: npt.NDArray[np.int32], token: int) -> bool:

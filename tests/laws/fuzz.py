@@ -88,12 +88,31 @@ class Fuzz:
     def _start(self, until: float) -> None:
         here, there = self._fork.Pipe(duplex=False)
         seen = Counter({name: count for name, count in self._counts.items() if name.startswith("broken")})
-        target = (there, self._benches, range(self._next, self._next + _BATCH), seen, self._options, until)
-        process = self._fork.Process(target=_try, args=target)
+        numbers = range(self._next, self._next + _BATCH)
+        process = self._fork.Process(target=self._try, args=(there, numbers, seen, until))
         process.start()
         there.close()
         self._running[here] = _Batch(process, self._next)
         self._next += _BATCH
+
+    def _try(self, connection: Connection, numbers: range, seen: Counter[str], until: float) -> None:
+        """Try examples in a process of their own, and send each one's faults and counts."""
+        options = self._options
+        limit = int(options.memory * (1 << 30))
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        for number in numbers:
+            if time.monotonic() > until:
+                return
+            counts = seen.copy()
+            try:
+                faults = _law(options)(self._benches, number, counts, options.reduce, options.seconds)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is a fault of the package or of the laws
+                law = f"{type(error).__name__} is raised"
+                counts[f"broken: {law}"] += 1
+                faults = [Fault(law, number, "", None, traceback.format_exc(limit=-4))]
+            new = {fault.law for fault in faults if counts[f"broken: {fault.law}"] <= options.reduce}
+            connection.send((number, [fault for fault in faults if fault.law in new], counts - seen))
+            seen += Counter({name: count for name, count in (counts - seen).items() if name.startswith("broken")})
 
     def _read(self, connection: Connection) -> None:
         batch = self._running[connection]
@@ -122,32 +141,6 @@ class _Batch:
     def __init__(self, process: "multiprocessing.context.ForkProcess", number: int) -> None:
         self.process, self.number = process, number
         self.heard = time.monotonic()
-
-
-def _try(
-    connection: Connection,
-    both: tuple[Bench, Bench],
-    numbers: range,
-    seen: Counter[str],
-    options: argparse.Namespace,
-    until: float,
-) -> None:
-    """Try examples in a process of their own, and send each one's faults and counts."""
-    limit = int(options.memory * (1 << 30))
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    for number in numbers:
-        if time.monotonic() > until:
-            return
-        counts = seen.copy()
-        try:
-            faults = _law(options)(both, number, counts, options.reduce, options.seconds)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is a fault of the package or of the laws
-            law = f"{type(error).__name__} is raised"
-            counts[f"broken: {law}"] += 1
-            faults = [Fault(law, number, "", None, traceback.format_exc(limit=-4))]
-        new = {fault.law for fault in faults if counts[f"broken: {fault.law}"] <= options.reduce}
-        connection.send((number, [fault for fault in faults if fault.law in new], counts - seen))
-        seen += Counter({name: count for name, count in (counts - seen).items() if name.startswith("broken")})
 
 
 if __name__ == "__main__":

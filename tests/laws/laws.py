@@ -7,8 +7,10 @@ for broken in broken_laws(bench, schema, seed=1, counts=Counter()):
 import json
 import logging
 import random
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from logging.handlers import BufferingHandler
 from typing import Any
 
 import jsonschema
@@ -18,6 +20,7 @@ from constrained_k2 import CompiledToolCalls, SchemaTooCostly, ToolCallSpec, Uns
 from constrained_k2.schema.coverage import Coverage
 from constrained_k2.schema.dialects import in_json_schema
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
+from tests.kit.tools import tool
 from tests.kit.xtml import TYPES, block
 from tests.kit.xtml import decode as decode_blocks
 from tests.laws.feeding import Bench, Broken, Piece
@@ -30,38 +33,20 @@ SPELLINGS = ("1.0 and 1e3", "1.0, an integer", "numbers are written without an e
 WALK_TOKENS = 160
 
 
-class LateFailures(logging.Handler):
-    """Collects what the package logs while it writes: a grammar that fails late is left for another one."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
-
-
 class Trial:
     """One compiled schema, with its judge."""
 
     def __init__(
         self, bench: Bench, schema: Schema, draw: random.Random, counts: Counter[str], undeclared: UndeclaredKeys
     ) -> None:
-        """Compile the schema.
-
-        Raises:
-            UnsupportedSchema, SchemaTooCostly: It is refused.
-        """
+        """Compile the schema; an UnsupportedSchema or SchemaTooCostly if it is refused."""
         self.bench, self.schema, self.draw, self.counts = bench, schema, draw, counts
-        function = {"name": "t", "parameters": schema}
-        spec = ToolCallSpec.from_openai(
-            {"tools": [{"type": "function", "function": function}], "undeclared_keys": undeclared}
-        )
+        spec = ToolCallSpec.from_openai({"tools": [tool("t", schema)], "undeclared_keys": undeclared})
         self.compiled: CompiledToolCalls = bench.compiler.compile(spec, check=False)
         self.compiled.admit()
         self.grammar = self.compiled.grammar("t")
         self.coverage: Coverage = self.compiled.coverage("t")
-        if self.compiled.plain_count and self.coverage.inexact:
+        if self.compiled.fast_path_count and self.coverage.inexact:
             raise Broken("a schema is admitted by its shape and not wholly enforced", self.coverage.inexact)
         self.is_sound = self.coverage.is_sound and not self.coverage.read_as
         self.is_complete = not self.coverage.read_as and all(
@@ -89,11 +74,7 @@ class Trial:
         return [piece for piece in found if piece != b""]
 
     def read(self, pieces: list[Piece]) -> Any:
-        """The value of a complete text.
-
-        Raises:
-            Broken: It is none, or has a key twice.
-        """
+        """The value of a complete text; Broken if it is none, or has a key twice."""
         try:
             if not self.bench.is_xtml:
                 (text,) = pieces
@@ -107,10 +88,7 @@ class Trial:
             raise Broken("what is written is not JSON", f"{pieces!r}: {error}") from None
 
     def text(self, value: Any, *, probes: float, is_direct: bool = False) -> None:
-        """A value is taken in every split alike; if coverage says so, exactly if it is valid.
-
-        ``is_direct``: the masks at all places of its bytes are compared with LLGuidance's.
-        """
+        """A value is taken in every split alike; if coverage says so, exactly if it is valid; ``is_direct`` as in feed()."""
         bench, draw = self.bench, self.draw
         pieces = self.pieces(value)
         size = sum(1 if isinstance(piece, int) else len(piece) for piece in pieces)
@@ -130,14 +108,13 @@ class Trial:
             upto = size if taken == size else int(ends[np.searchsorted(ends, taken, "right")])
             outcomes[name] = taken, upto, taken == size and matcher.is_complete()
         self.counts["texts"] += 1
-        refused = [outcome for outcome in outcomes.values() if outcome[0] < size]
         last = outcomes["single bytes"][0]
         if len({outcome[2] for outcome in outcomes.values()}) > 1 or any(
             not taken <= last <= upto - (taken < size) for taken, upto, _ in outcomes.values()
         ):
             shown = {name: (outcome, bench.shown(splits[name])) for name, outcome in outcomes.items()}
             raise Broken("a text is taken in one split and not in another", shown)
-        is_taken = not refused and outcomes["single bytes"][2]
+        is_taken = outcomes["single bytes"][2]
         is_valid = self.is_valid(value)
         self.counts["valid texts"] += bool(is_valid)
         if is_taken and is_valid is False and self.is_sound:
@@ -181,7 +158,8 @@ def broken_laws(bench: Bench, schema: Schema, seed: int, counts: Counter[str], v
         return
     some = [value for _ in range(values) if isinstance(value := drawn.value(schema), dict)]
     some += [changed for value in some if isinstance(changed := mutant(value, draw), dict)]
-    late = LateFailures()
+    late = BufferingHandler(sys.maxsize)  # what is logged: a grammar that fails late is left for another one
+    late.setLevel(logging.WARNING)
     logger = logging.getLogger("constrained_k2")
     logger.addHandler(late)
     try:
@@ -193,12 +171,13 @@ def broken_laws(bench: Bench, schema: Schema, seed: int, counts: Counter[str], v
                 else:
                     trial.walk(probes=probes)
             except Broken as broken:
-                if not late.messages:
+                if not late.buffer:
                     yield broken
             except (UnsupportedSchema, SchemaTooCostly) as error:
                 yield Broken("an admitted schema fails in the call", error)
-            if late.messages:
-                yield Broken("a call goes on with another grammar", late.messages)
+            if late.buffer:
+                messages = [record.getMessage() for record in late.buffer]
+                yield Broken("a call goes on with another grammar", messages)
                 return
     finally:
         logger.removeHandler(late)

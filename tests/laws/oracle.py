@@ -17,7 +17,7 @@ import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import zip_longest
 from pathlib import Path
@@ -32,8 +32,9 @@ from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.vocabulary.bitmask import allowed_ids
 from scripts.fetch_data import data_path
+from tests.kit.tools import tool
 from tests.laws.examples import benches
-from tests.laws.feeding import Bench
+from tests.laws.feeding import Bench, has
 from tests.laws.laws import Trial
 from tests.laws.values import Values
 
@@ -47,13 +48,7 @@ Walk = list[tuple[int, str, int]]  # each token, with the digest of the mask bef
 
 
 class Found(NamedTuple):
-    """The record of one schema in one encoding.
-
-    Attributes:
-        coverage: As JSON, or why the schema is refused.
-        text: The grammar's.
-        walks: Name -> walk.
-    """
+    """The record of one schema in one encoding: coverage as JSON, or why it is refused; its grammar; walks by name."""
 
     coverage: str
     text: str
@@ -100,46 +95,41 @@ class Recorder:
 
     def _freely(self, matcher: Any, draw: random.Random) -> Walk:
         """Random tokens; near its end those that end values, if there are any."""
-        bench, walk = self._bench, Walk()
-        stop = bench.vocabulary.format.engine_stop
-        try:
-            while len(walk) < _LONGEST:
-                matcher.fill(bench.row)
-                token = self._choose(bench.row, draw, ends=len(walk) > _LONGEST // 6)
-                walk.append((token, *_digest(bench.row)))
-                if token in {-1, stop} or not matcher.accept(token):
-                    break
-        except ConstrainedK2Error as error:
-            walk.append((-2, str(error), 0))
-        return walk
+        stop = self._bench.stop
+
+        def choose(at: int) -> int:
+            return self._choose(self._bench.row, draw, ends=at > _LONGEST // 6)
+
+        return self._written(matcher.fill, choose, lambda token: token != stop and matcher.accept(token), _LONGEST)
 
     def _along(self, matcher: Any, ids: Sequence[int]) -> Walk:
         """Given tokens, up to the first that is refused."""
-        bench, walk = self._bench, Walk()
-        try:
-            for token in [*ids[:_LONGEST], -1]:
-                matcher.fill(bench.row)
-                walk.append((token, *_digest(bench.row)))
-                if token < 0 or not matcher.accept(token):
-                    break
-        except ConstrainedK2Error as error:
-            walk.append((-2, str(error), 0))
-        return walk
+        tokens = [*ids[:_LONGEST], -1]
+        return self._written(matcher.fill, tokens.__getitem__, matcher.accept, len(tokens))
 
     def _finishing(self, schema: Any, undeclared: UndeclaredKeys, draw: random.Random) -> Walk:
         """A turn of one call, whose budget is over soon after the arguments begin."""
-        bench, walk = self._bench, Walk()
-        function = {"name": "t", "parameters": schema}
-        body = {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
-        compiled = bench.compiler.compile(ToolCallSpec.from_openai(body | {"undeclared_keys": undeclared}), check=False)
-        matcher = compiled.matcher()
+        body = {"tools": [tool("t", schema)], "tool_choice": "required", "undeclared_keys": undeclared}
+        matcher = self._bench.compiler.compile(ToolCallSpec.from_openai(body), check=False).matcher()
         self._budget.apply(matcher, _FREE + _RESERVED, _RESERVED)
+        return self._written(
+            lambda row: matcher.fill_bitmask(row[None], 0),
+            lambda _: self._choose(self._bench.row, draw, ends=False),
+            lambda token: matcher.accept_tokens([token]) and not matcher.is_terminated(),
+            _FREE + _RESERVED,
+        )
+
+    def _written(
+        self, fill: Callable[[Any], None], choose: Callable[[int], int], accept: Callable[[int], bool], most: int
+    ) -> Walk:
+        """Masks and the tokens chosen from them, by their number; up to one that is not accepted, or none (-1)."""
+        walk, row = Walk(), self._bench.row
         try:
-            while not matcher.is_terminated() and len(walk) < _FREE + _RESERVED:
-                matcher.fill_bitmask(bench.row[None], 0)
-                token = self._choose(bench.row, draw, ends=False)
-                walk.append((token, *_digest(bench.row)))
-                if token < 0 or not matcher.accept_tokens([token]):
+            while len(walk) < most:
+                fill(row)
+                token = choose(len(walk))
+                walk.append((token, *_digest(row)))
+                if token < 0 or not accept(token):
                     break
         except ConstrainedK2Error as error:
             walk.append((-2, str(error), 0))
@@ -149,11 +139,9 @@ class Recorder:
         """A token of a mask; -1 for none."""
         allowed = allowed_ids(row)
         if ends or draw.random() < 0.3:
-            short = [token for token in self._bench.byte_ids if token >= 0 and row[token >> 5] >> (token & 31) & 1]
+            short = [token for token in self._bench.byte_ids if token >= 0 and has(row, token)]
             closing = [token for token in short if self._bench.vocabulary.ordinary_bytes(token) in _CLOSING]
-            stop = self._bench.vocabulary.format.engine_stop
-            if row[stop >> 5] >> (stop & 31) & 1:
-                closing.append(stop)
+            closing += [self._bench.stop] * has(row, self._bench.stop)
             allowed = np.asarray(closing or short or allowed)
         return int(allowed[draw.randrange(len(allowed))]) if len(allowed) else -1
 

@@ -6,6 +6,7 @@ from typing import Any
 
 Path = tuple[str | int, ...]
 _MEANT = frozenset({"type", "$ref", "pattern", "format", "$schema"})  # whose texts have a meaning
+_LEFT_OUT = object()
 
 
 def reduced(document: Any, is_kept: Callable[[Any], bool], seconds: float = 40.0) -> Any:
@@ -33,7 +34,7 @@ def _smaller(document: Any) -> Iterator[Any]:
                 inner = list(child.values()) if isinstance(child, dict) else child if isinstance(child, list) else []
                 yield from (_with(document, path, one) for one in [child, *inner] if isinstance(one, dict))
         if path:
-            yield _without(document, path)
+            yield _with(document, path)
     for path in paths:
         if path:
             yield from (_with(document, path, value) for value in _simpler(_at(document, path), path[-1]))
@@ -73,19 +74,13 @@ def _at(document: Any, path: Path) -> Any:
     return document
 
 
-def _with(document: Any, path: Path, value: Any) -> Any:
+def _with(document: Any, path: Path, value: Any = _LEFT_OUT) -> Any:
+    """The document with another value at a path, or without one."""
     if not path:
         return value
-    copy = document.copy()
-    copy[path[0]] = _with(document[path[0]], path[1:], value)
-    return copy
-
-
-def _without(document: Any, path: Path) -> Any:
-    holder = _at(document, path[:-1])
-    kept: Any
-    if isinstance(holder, list):
-        kept = [one for at, one in enumerate(holder) if at != path[-1]]
+    copy, (first, *rest) = document.copy(), path
+    if rest or value is not _LEFT_OUT:
+        copy[first] = _with(document[first], tuple(rest), value)
     else:
-        kept = {key: one for key, one in holder.items() if key != path[-1]}
-    return _with(document, path[:-1], kept)
+        del copy[first]
+    return copy

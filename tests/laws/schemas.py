@@ -3,34 +3,18 @@
 A schema is a function of one seed. :mod:`tests.laws.reduction` makes a schema that breaks a law smaller.
 """
 
+import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 Schema = Any  # dict[str, Any] | bool
-NAMES = [
-    "a", "b", "id", "name", "type", "kind", "value", "items", "ab", "abc", "user_id", "userId", "filter-by", "page size",
-    "", '"', "\\", "a\nb", "é", "北京", "😀", "$ref", "$defs", "properties", "x-guidance", "required", "const", "null",
-    "{}", ",", "a:b", "__proto__", "n" * 120, "\x7f", "/", "~", "<|open|>", "&amp;",
-]  # fmt: skip
-TEXTS = [
-    "", "a", "ab", "abc", "b", "red", "green", "auto", "none", "null", "true", "1", "12", "a b", "é", "北京", "😀", '"', "\\",
-    "a\nb", "\t", "\x7f", "</a>", "a/b", "2024-02-29", "user@example.com", "https://example.com/a?b=1", "x" * 40, ",", '","', "}}", "{", "\u2028",
-]  # fmt: skip
-PATTERNS = {
-    "^[a-z]+$": ["a", "abc"], "^[A-Z]{3}-[0-9]+$": ["ABC-1", "XYZ-123"], r"^\d{4}-\d{2}$": ["2024-01"], "^a": ["a", "abc"],
-    "b$": ["b", "ab"], "[0-9]": ["1", "a1"], "^(red|green)$": ["red", "green"], r"^\S+@\S+$": ["a@b"], "": ["", "a"],
-    r"^\+?[0-9]{1,3}$": ["+1", "12"], "^.{2,4}$": ["ab", "é北京"], r"^[^\s\"]*$": ["", "ab"], "^#[0-9a-fA-F]{6}$": ["#00ffAA"],
-    r"^\w+(\.\w+)*$": ["a.b", "a"], "^(?!admin).*$": ["user", ""], "^$": [""], "^a|b$": ["ax", "xb"], '^"': ['"', '"a'],
-    r"^v\d+(\.\d+){0,2}(-[a-z]+)?$": ["v1", "v1.2.3-rc"], "(?i)^yes$": ["yes"], "^[a-zA-Z_][a-zA-Z0-9_]{0,7}$": ["_a1"],
-}  # fmt: skip
-"""Pattern -> texts with a match."""
-FORMATS = {
-    "date": ["2024-02-29"], "date-time": ["2024-02-29T12:30:00Z"], "time": ["12:30:00Z"], "email": ["user@example.com"],
-    "uuid": ["123e4567-e89b-12d3-a456-426614174000"], "uri": ["https://example.com/a"], "ipv4": ["127.0.0.1"], "ipv6": ["::1"],
-    "hostname": ["example.com"], "duration": ["P1DT2H"], "json-pointer": ["/a/0"], "int32": ["a"], "binary": [""], "password": ["a"],
-}  # fmt: skip
-"""Format -> texts of it."""
+WORDS: dict[str, Any] = json.loads(Path(__file__).with_name("words.json").read_text("utf-8"))
+NAMES: list[str] = WORDS["names"]
+TEXTS: list[str] = WORDS["texts"]
+PATTERNS: dict[str, list[str]] = WORDS["patterns, each with texts that match"]
+FORMATS: dict[str, list[str]] = WORDS["formats, each with texts of it"]
 NUMBERS = [0, 1, 2, 3, 5, 7, 9, 10, 12, 100, 255, 1000, 65535, 2**31 - 1, 2**53, -1, -2, -5, -10, -1000, 0.5, 1.5, -0.5, 0.1, 2.75, -3.25, 99.99]  # fmt: skip
 
 
@@ -72,12 +56,7 @@ class Writer:
 
     def annotated(self, schema: Schema) -> Schema:
         if isinstance(schema, dict) and self.chance(0.15):
-            some: list[dict[str, Any]] = [
-                {"title": "A Title"}, {"description": 'What "it" is.'}, {"default": None}, {"default": "a"}, {"examples": ["a", 1]},
-                {"deprecated": True}, {"readOnly": True}, {"$comment": "why"}, {"x-order": 1}, {"x-guidance": {"whitespace_flexible": False}},
-                {"example": "a"}, {"externalDocs": {"url": "https://example.com"}}, {"title": "T", "default": 1},
-            ]  # fmt: skip
-            return self.draw.choice(some) | schema
+            return self.draw.choice(WORDS["annotations"]) | schema
         return schema
 
     # Leaves
@@ -96,12 +75,10 @@ class Writer:
         elif kind == 5:
             schema["format"] = self.draw.choice(list(FORMATS))
         elif kind == 6:
-            schema["not"] = self.draw.choice(
-                ({"const": self.text()}, {"enum": [self.text(), self.text()]}, {"enum": []})
-            )
+            excluded: list[Schema] = [{"const": self.text()}, {"enum": [self.text(), self.text()]}, {"enum": []}]
+            schema["not"] = self.draw.choice(excluded)
         if kind in {7, 8} or self.chance(0.1):
-            least, most = sorted((self.draw.choice((0, 1, 1, 2, 3)), self.draw.choice((1, 2, 3, 5, 8, 40, 256))))
-            schema |= self.some({"minLength": least, "maxLength": most})
+            schema |= self.bounds("Length", (0, 1, 1, 2, 3), (1, 2, 3, 5, 8, 40, 256))
         return schema
 
     def number(self) -> Schema:
@@ -109,18 +86,14 @@ class Writer:
         kind = self.draw.randrange(8)
         low, high = sorted((self.draw.choice(NUMBERS), self.draw.choice(NUMBERS)))
         if kind in {2, 3, 4}:
-            first, last = (
-                self.draw.choice(("minimum", "exclusiveMinimum")),
-                self.draw.choice(("maximum", "exclusiveMaximum")),
-            )
-            schema |= self.some({first: low, last: high})
+            first = self.draw.choice(("minimum", "exclusiveMinimum"))
+            schema |= self.some({first: low, self.draw.choice(("maximum", "exclusiveMaximum")): high})
         if kind in {5, 4} and self.chance(0.7):
             schema["multipleOf"] = self.draw.choice((1, 2, 3, 5, 10, 25, 0.5, 0.25, 0.1, 0.01))
         return schema
 
     def listed(self) -> Schema:
-        values = [self.text() for _ in range(self.draw.choice((1, 1, 2, 3, 6)))]
-        values = list(dict.fromkeys(values))
+        values = list(dict.fromkeys(self.text() for _ in range(self.draw.choice((1, 1, 2, 3, 6)))))
         kind = self.draw.randrange(8)
         if kind < 3:
             return {"type": "string", "enum": values}
@@ -131,8 +104,7 @@ class Writer:
             return {"type": "integer", "enum": self.draw.sample([0, 1, 2, 3, 10, 12, -1, 100], 3)}
         if kind == 5:
             return {"type": ["string", "null"], "enum": [*values, None]}
-        const = self.draw.choice([*values, 1, 0, True, False, None, 12, -1, {"a": [1]}, [1, "a"]])
-        return {"const": const}
+        return {"const": self.draw.choice([*values, 1, 0, True, False, None, 12, -1, {"a": [1]}, [1, "a"]])}
 
     def text(self) -> str:
         return self.draw.choice(TEXTS)
@@ -140,6 +112,10 @@ class Writer:
     def some(self, keywords: dict[str, Any]) -> dict[str, Any]:
         kept = self.draw.sample(list(keywords), self.draw.randint(1, len(keywords)))
         return {name: keywords[name] for name in keywords if name in kept}
+
+    def bounds(self, suffix: str, lows: Sequence[int], highs: Sequence[int]) -> dict[str, Any]:
+        low, high = sorted((self.draw.choice(lows), self.draw.choice(highs)))
+        return self.some({f"min{suffix}": low, f"max{suffix}": high})
 
     # What holds others
 
@@ -152,8 +128,7 @@ class Writer:
             schema["prefixItems"] = [self.any_() for _ in range(self.draw.randint(1, 3))]
             schema["items"] = self.draw.choice((False, schema["items"]))
         if kind in {3, 4, 5, 2}:
-            least, most = sorted((self.draw.randrange(4), self.draw.randrange(5)))
-            schema |= self.some({"minItems": least, "maxItems": most})
+            schema |= self.bounds("Items", range(4), range(5))
         if self.chance(0.25):
             schema["uniqueItems"] = True
         if kind == 6:
@@ -193,12 +168,10 @@ class Writer:
             case 0:
                 schema["patternProperties"] = {self.draw.choice(("^x-", "^[a-z]+$", "_id$", "b")): self.any_()}
             case 1:
-                schema["propertyNames"] = self.draw.choice(
-                    ({"pattern": "^[a-z_]+$"}, {"maxLength": 8}, {"enum": [*names, "z"]})
-                )
+                rules: list[Schema] = [{"pattern": "^[a-z_]+$"}, {"maxLength": 8}, {"enum": [*names, "z"]}]
+                schema["propertyNames"] = self.draw.choice(rules)
             case 2:
-                least, most = sorted((self.draw.randrange(4), self.draw.randrange(5)))
-                schema |= self.some({"minProperties": least, "maxProperties": most})
+                schema |= self.bounds("Properties", range(4), range(5))
             case 3:
                 schema["dependentRequired"] = {one: [other]}
             case 4:
@@ -208,9 +181,8 @@ class Writer:
                 if self.chance(0.5):
                     schema["else"] = {"properties": {other: self.leaf()}}
             case 6:
-                schema["not"] = self.draw.choice(
-                    ({"required": sorted({one, other})}, {"properties": {one: self.leaf()}, "required": [one]})
-                )
+                member = {"properties": {one: self.leaf()}, "required": [one]}
+                schema["not"] = self.draw.choice(({"required": sorted({one, other})}, member))
             case _:
                 schema["anyOf"] = [{"required": [one]}, {"required": [other]}]
 
@@ -237,9 +209,8 @@ class Writer:
         if name not in self.defs:
             self.defs[name] = True  # the schema may refer to itself
             self.defs[name] = self.object_() if name == "Node" else self.any_()
-        ref: dict[str, Any] = {
-            "$ref": f"#/{self._defs_key}/" + name.replace("~", "~0").replace("/", "~1").replace("%", "%25")
-        }
+        escaped = name.replace("~", "~0").replace("/", "~1").replace("%", "%25")
+        ref: dict[str, Any] = {"$ref": f"#/{self._defs_key}/{escaped}"}
         if self.chance(0.2):
             return {"allOf": [ref], "description": "as pydantic 1 writes it"}
         return ref | ({"description": "a sibling"} if self.chance(0.2) else {})
@@ -258,25 +229,14 @@ class Writer:
         for value in values:
             branch = self.object_()
             member = {"const": value, "type": "string"} if self.chance(0.6) else {"enum": [value]}
-            branch["properties"] = {tag: member} | {
-                key: found for key, found in branch.get("properties", {}).items() if key != tag
-            }
+            branch["properties"] = {tag: member} | branch.get("properties", {}) | {tag: member}
             branch["required"] = [tag, *(name for name in branch.get("required", ()) if name != tag)]
             branches.append(branch)
         return {"oneOf": branches} | ({"discriminator": {"propertyName": tag}} if self.chance(0.6) else {})
 
     def contradiction(self) -> Schema:
         """A schema that no value, or hardly one, satisfies."""
-        return self.draw.choice(
-            [
-                {"type": "integer", "minimum": 3, "maximum": 2}, {"type": "string", "enum": []}, False, {"not": {}},
-                {"type": "string", "enum": [1, "a"]}, {"allOf": [{"type": "string"}, {"type": "integer"}]},
-                {"type": "string", "minLength": 3, "maxLength": 2}, {"type": "array", "items": False},
-                {"type": "array", "items": False, "minItems": 1}, {"oneOf": [{"type": "null"}, {"type": "null"}]},
-                {"type": "string", "pattern": "^a$", "minLength": 2}, {"anyOf": [False, {"type": "boolean"}]},
-                {"type": "number", "multipleOf": 10, "minimum": 1, "maximum": 9}, {"type": "array", "uniqueItems": True, "items": {"const": 1}, "minItems": 2},
-            ]
-        )  # fmt: skip
+        return self.draw.choice(WORDS["contradictions"])
 
 
 def schema_of(seed: int | str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.engines.llguidance.grammar import LLGuidanceGrammar
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 from constrained_k2.vocabulary.bitmask import allocate_bitmask
-from tests.laws.feeding import Broken
+from tests.laws.feeding import Broken, has
 from tests.laws.schemas import Schema
 from tests.laws.values import Values, mutant, spelled
 
@@ -80,4 +80,4 @@ def _difference(shared: LLGuidanceGrammar, alone: LLGuidanceGrammar, text: bytes
 
 
 def _bytes(row: npt.NDArray[np.int32]) -> bytes:
-    return bytes(byte for byte in range(256) if int(row[byte >> 5]) >> (byte & 31) & 1)
+    return bytes(byte for byte in range(256) if has(row, byte))

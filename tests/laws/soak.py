@@ -81,7 +81,11 @@ def soak(compiler: Compiler, seconds: float, hostile: Sequence[tuple[str, str]] 
     expected = _good_masks(compiler, random.Random(0))
     while report.rounds <= _WARM_ROUNDS or time.monotonic() < until:
         kind, text = hostile[report.rounds % len(hostile)]
-        turn = _hostile_turn(compiler, kind, text, report)
+        try:
+            turn: Any = compiler.compile(ToolCallSpec.from_openai(text_body(kind, text))).matcher()
+        except ConstrainedK2Error:
+            turn = None
+            report.refused += 1
         if _good_masks(compiler, random.Random(0), turn, report) != expected:
             report.problems.append(f"another request's masks differ beside {kind}: {text[:80]}")
         report.rounds += 1
@@ -89,16 +93,6 @@ def soak(compiler: Compiler, seconds: float, hostile: Sequence[tuple[str, str]] 
             before = _memory_mib()
     report.growth_mib = _memory_mib() - before
     return report
-
-
-def _hostile_turn(compiler: Compiler, kind: str, text: str, report: Report) -> Any:
-    """A turn at the start of a hostile text; None if its grammar is refused."""
-    try:
-        compiled = compiler.compile(ToolCallSpec.from_openai(text_body(kind, text)))
-    except ConstrainedK2Error:
-        report.refused += 1
-        return None
-    return compiled.matcher()
 
 
 def _good_masks(compiler: Compiler, draw: random.Random, hostile: Any = None, report: Report | None = None) -> str:
@@ -122,16 +116,14 @@ def _good_masks(compiler: Compiler, draw: random.Random, hostile: Any = None, re
 def _step(turn: Any, rows: Any, chance: random.Random, report: Report) -> bool:
     """Take a step of a hostile turn; False if it has ended."""
     begun = time.thread_time()
-    failed = fill_bitmasks([turn], rows, [3])
+    has_failed = bool(fill_bitmasks([turn], rows, [3]))
     report.slowest_ms = max(report.slowest_ms, 1000 * (time.thread_time() - begun))
     report.hostile_steps += 1
-    if failed:
-        report.ended += 1
-        return False
-    allowed = allowed_ids(rows[3])
     try:
-        is_taken = turn.accept_tokens([int(chance.choice(allowed))])
+        is_taken = not has_failed and turn.accept_tokens([int(chance.choice(allowed_ids(rows[3])))])
     except ConstrainedK2Error:
+        has_failed = True
+    if has_failed:
         report.ended += 1
         return False
     if not is_taken:

@@ -1,10 +1,16 @@
-"""Random schemas hold the laws of masks. ``python -m tests.laws.fuzz`` tries more of them."""
+"""Random schemas and clients' grammars hold the laws of masks, also beside one another.
+
+``python -m tests.laws.fuzz``, also with ``--grammars``, and ``python -m tests.laws.soak`` try more of them.
+"""
 
 from collections import Counter
 
 import pytest
 
+from constrained_k2 import Compiler
 from tests.kit.budget import SEED, tries
+from tests.laws import client_grammars, soak
+from tests.laws.client_grammars import Grammar, broken_laws
 from tests.laws.examples import Fault, faults_of
 from tests.laws.feeding import Bench
 from tests.laws.fuzz import main
@@ -47,14 +53,46 @@ def test_the_command_finds_what_is_wrong(
 
 
 def test_schemas_are_made_smaller() -> None:
-    document = {
-        "properties": {"name": {"anyOf": [{"type": "string", "title": "T"}, {"type": "null"}]}, "b": {"minimum": 99}}
-    }
-
-    def has_string(candidate: object) -> bool:
-        return "'type': 'string'" in str(candidate)
-
-    assert reduced(document, has_string) == {"type": "string"} or reduced(document, has_string) == {
-        "properties": {"type": "string"}
-    }
+    name = {"anyOf": [{"type": "string", "title": "T"}, {"type": "null"}]}
+    document = {"properties": {"name": name, "b": {"minimum": 99}}}
+    string = reduced(document, lambda candidate: "'type': 'string'" in str(candidate))
+    assert string in ({"type": "string"}, {"properties": {"type": "string"}})
     assert reduced(document, lambda candidate: "minimum" in str(candidate), 5)["properties"] == {"minimum": 0}
+
+
+GRAMMARS = tries(60, fast=16)
+
+
+@pytest.mark.slow
+def test_random_grammars_hold_the_laws(both: tuple[Bench, Bench]) -> None:
+    counts = Counter[str]()
+    first = SEED * 1_000
+    faults = [
+        fault for number in range(first, first + GRAMMARS) for fault in client_grammars.faults_of(both, number, counts)
+    ]
+    assert not faults, "\n".join(map(str, faults[:3]))
+    assert counts["texts"] > GRAMMARS // 2  # the laws were tried
+
+
+def test_a_broken_law_is_found(both: tuple[Bench, Bench], monkeypatch: pytest.MonkeyPatch) -> None:
+    grammar, counts = Grammar("lark", 'start: "a"~1..3', is_answer=False), Counter[str]()
+    assert not list(broken_laws(both[0], grammar, 1, counts)) and counts["texts"]
+    monkeypatch.setattr(client_grammars, "reader_of", lambda _: lambda _: False)
+    assert [broken.law for broken in broken_laws(both[0], grammar, 1, counts)] == [
+        "a text is written that the grammar does not match"
+    ]
+    monkeypatch.undo()
+    monkeypatch.setattr(client_grammars, "_STEP_SECONDS", -1.0)
+    assert [broken.law for broken in broken_laws(both[0], grammar, 1, counts)] == ["a step takes long"]
+
+
+def test_hostile_grammars_leave_other_requests_alone(small_compiler: Compiler) -> None:
+    report = soak.soak(small_compiler, seconds=0, hostile=soak.HOSTILE[3::2])
+    assert not report.problems and report.rounds > soak._WARM_ROUNDS and report.hostile_steps > 100
+
+
+def test_a_difference_is_found(small_compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = iter(["masks"] * 5 + ["other masks"] * 100)
+    monkeypatch.setattr(soak, "_good_masks", lambda *_: next(digests))
+    report = soak.soak(small_compiler, seconds=0)
+    assert len(report.problems) == report.rounds - 4 and "another request's masks differ" in report.problems[0]

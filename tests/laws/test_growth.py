@@ -69,17 +69,24 @@ def write(matcher: ToolCallMatcher, tokens: list[int]) -> list[int]:
     return costs
 
 
-def check(matcher: ToolCallMatcher, tokens: list[int]) -> None:
-    half = len(tokens) // 2
+def check_memory(matcher: ToolCallMatcher, tokens: list[int]) -> None:
+    """The second half of the tokens takes no more memory than the first."""
+    held, half = [0], len(tokens) // 2
     tracemalloc.start()
-    held = [0, 0, 0]
-    for place, part in enumerate((tokens[:half], tokens[half:]), 1):
+    for part in (tokens[:half], tokens[half:]):
         write(matcher, part)
         gc.collect()
-        held[place] = tracemalloc.get_traced_memory()[0]
+        held.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
     first, second = held[1], held[2] - held[1]
     assert second < 1.5 * first + (1 << 20), f"{first >> 10} KiB for the first half, {second >> 10} for the second"
+
+
+def begun_as(name: str, compiler: Compiler, count: int) -> tuple[ToolCallMatcher, list[int]]:
+    """A matcher in the arguments of a kind, and some tokens that go on."""
+    properties, begun, piece = KINDS[name]
+    text = "".join(map(piece, range(count // len(piece(100)) + 1)))
+    return begin(compiler, properties, begun), list(text.encode())
 
 
 by_kind = pytest.mark.parametrize(
@@ -90,27 +97,19 @@ by_kind = pytest.mark.parametrize(
 @pytest.mark.slow
 @by_kind
 def test_memory_of_a_token(name: str, compiler: Compiler) -> None:
-    properties, begun, piece = KINDS[name]
-    text = "".join(map(piece, range(TRACED // len(piece(100)) + 1)))
-    check(begin(compiler, properties, begun), list(text.encode()))
+    check_memory(*begun_as(name, compiler, TRACED))
 
 
 @by_kind
 def test_time_of_a_token(name: str, compiler: Compiler) -> None:
     """Medians over windows of one run, which share what the machine does meanwhile; quadratic costs are tenfold."""
-    properties, begun, piece = KINDS[name]
-    text = "".join(map(piece, range(TOKENS // len(piece(100)) + 1)))
-    costs = write(begin(compiler, properties, begun), list(text.encode()))
+    costs = write(*begun_as(name, compiler, TOKENS))
     early, late = (statistics.median(costs[start : start + WINDOW]) for start in (WINDOW, len(costs) - WINDOW))
     assert late < 4 * early, f"{early / 1000:.1f} us near the beginning, {late / 1000:.1f} us at the end"
 
 
 @pytest.mark.slow
-def test_memory_of_a_call(compiler: Compiler) -> None:
+def test_memory_of_calls_and_of_depth(compiler: Compiler) -> None:
     calls = (call(compiler.vocabulary, {"a": number}, index=number) for number in range(200))
-    check(begin(compiler, {}), list(chain.from_iterable(calls)))
-
-
-@pytest.mark.slow
-def test_memory_of_depth(compiler: Compiler) -> None:
-    check(begin(compiler, {}, '{"a":'), list(b"[" * 3000))
+    check_memory(begin(compiler, {}), list(chain.from_iterable(calls)))
+    check_memory(begin(compiler, {}, '{"a":'), list(b"[" * 3000))

@@ -15,9 +15,7 @@ from tests.laws.oracle import Found, differences, main, record
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for needed in (
         "kimi_k2/tokenizer",
-        "schemas/maskbench.jsonl.xz",
-        "schemas/mcp-tools",
-        "schemas/json-schema-test-suite",
+        *(f"schemas/{name}" for name in ("maskbench.jsonl.xz", "mcp-tools", "json-schema-test-suite")),
     ):
         data(needed)
     path = tmp_path_factory.mktemp("oracle") / "first.sqlite"

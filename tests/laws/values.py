@@ -3,7 +3,7 @@
 import json
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -85,20 +85,16 @@ class Values:
 
     def _of(self, kind: str | None, schema: dict[str, Any], depth: int) -> Any:
         draw = self.draw
-        match kind:
-            case "string":
-                return self._string(schema)
-            case "integer" | "number":
-                return self._number(schema, is_whole=kind == "integer")
-            case "boolean":
-                return draw.random() < 0.5
-            case "null":
-                return None
-            case "array":
-                return self._array(schema, depth)
-            case "object":
-                return self._object(schema, depth)
-        return self.any_(depth)
+        make: dict[str, Callable[[], Any]] = {
+            "string": lambda: self._string(schema),
+            "integer": lambda: self._number(schema, is_whole=True),
+            "number": lambda: self._number(schema, is_whole=False),
+            "boolean": lambda: draw.random() < 0.5,
+            "null": lambda: None,
+            "array": lambda: self._array(schema, depth),
+            "object": lambda: self._object(schema, depth),
+        }
+        return make.get(kind or "", lambda: self.any_(depth))()
 
     def _string(self, schema: dict[str, Any]) -> str:
         texts = PATTERNS.get(schema.get("pattern", "-")) or FORMATS.get(schema.get("format", "-")) or TEXTS
@@ -207,12 +203,7 @@ class DuplicateKeyError(ValueError):
 
 
 def decoded(text: str) -> Any:
-    """The value of a JSON text.
-
-    Raises:
-        DuplicateKeyError: An object has a key twice.
-        ValueError: It is not JSON.
-    """
+    """The value of a JSON text; a DuplicateKeyError if an object has a key twice, a ValueError if it is not JSON."""
 
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) < len(pairs):
@@ -223,11 +214,7 @@ def decoded(text: str) -> Any:
 
 
 def judge_of(schema: Schema) -> Any:
-    """jsonschema's validator of a schema, with patterns as ECMA-262 reads them, formats, and exact multiples.
-
-    Raises:
-        jsonschema.SchemaError: The schema is not one.
-    """
+    """jsonschema's validator of a schema, with patterns as ECMA-262 reads them, formats, and exact multiples."""
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     kind.check_schema(schema)
     exact: Any = jsonschema.validators.extend(kind, {"multipleOf": _multiple_of})  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Vocabularies of tokenizer files and objects: ids, texts, sizes, and what is refused."""
+"""Vocabularies of tokenizer files and objects: ids, texts, sizes, and what is refused; sets of tokens."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from constrained_k2 import KIMI_K2, FormatMismatch, InvalidRequest, Vocabulary
 from constrained_k2.formats.kimi_k2 import MARKER_TEXTS
 from constrained_k2.testing import write_tokenizer
-from constrained_k2.vocabulary.tokenizer_files import TiktokenEncoder, read_directory
+from constrained_k2.vocabulary.bitmask import TokenSet, allocate_bitmask, allowed_ids
+from constrained_k2.vocabulary.tokenizer_files import TiktokenEncoder, _byte_alphabet
 
 TEXT = '{"city": "北京", "n": 007}  \n\tça 🌦️ <|im_end|> <think> don\'t'
 
@@ -87,7 +88,6 @@ def test_broken_files(tmp_path: Path, name: str, content: str, message: str) -> 
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    assert read_directory(tmp_path, None) is None
     with pytest.raises(FormatMismatch, match="no tokenizer there"):
         Vocabulary.from_pretrained(tmp_path)
 
@@ -98,7 +98,8 @@ def byte_level_document(vocabulary: Vocabulary, markers: list[str]) -> str:
 
     assert isinstance(vocabulary.encoder, TiktokenEncoder)
     ranks = vocabulary.encoder.ranks
-    spelled = {raw: "".join(_spell(byte) for byte in raw) for raw in ranks}
+    letters = {byte: letter for letter, byte in _byte_alphabet().items()}
+    spelled = {raw: "".join(letters[byte] for byte in raw) for raw in ranks}
     merges = []
     for raw, rank in sorted(ranks.items(), key=lambda item: item[1]):
         if len(raw) > 1:
@@ -116,21 +117,12 @@ def byte_level_document(vocabulary: Vocabulary, markers: list[str]) -> str:
     return document
 
 
-def _spell(byte: int) -> str:
-    from constrained_k2.vocabulary.tokenizer_files import _byte_alphabet
-
-    return {value: character for character, value in _byte_alphabet().items()}[byte]
-
-
 def test_a_tokenizer_json(small_vocabulary: Vocabulary, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(byte_level_document(small_vocabulary, list(MARKER_TEXTS.values())))
     vocabulary = Vocabulary.from_pretrained(tmp_path)
-    base = len(small_vocabulary.unordinary_ids)
-    assert vocabulary.size == small_vocabulary.size - base + len(MARKER_TEXTS)
-    assert all(
-        vocabulary.token_bytes(token) == small_vocabulary.token_bytes(token)
-        for token in range(small_vocabulary.size - base)
-    )
+    ordinary = range(small_vocabulary.size - len(small_vocabulary.unordinary_ids))
+    assert vocabulary.size == len(ordinary) + len(MARKER_TEXTS)
+    assert [*map(vocabulary.token_bytes, ordinary)] == [*map(small_vocabulary.token_bytes, ordinary)]
     ids = vocabulary.encode(TEXT)
     assert all(map(vocabulary.is_ordinary, ids))  # marker text stays text
     assert vocabulary.decode(ids) == TEXT
@@ -147,9 +139,8 @@ def test_a_fast_tokenizer_object(small_vocabulary: Vocabulary, tmp_path: Path) -
 
 def test_another_models_tokenizer(small_vocabulary: Vocabulary, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(byte_level_document(small_vocabulary, ["<s>", "</s>"]))
-    with pytest.raises(
-        FormatMismatch, match=r"<\|tool_calls_section_begin\|>.*\(Kimi K2\), nor for <\|open\|>.*\(Kimi K3\)"
-    ):
+    both = r"<\|tool_calls_section_begin\|>.*\(Kimi K2\), nor for <\|open\|>.*\(Kimi K3\)"
+    with pytest.raises(FormatMismatch, match=both):
         Vocabulary.from_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": "Unigram"}}))
     with pytest.raises(FormatMismatch, match="not a byte-level BPE"):
@@ -164,3 +155,15 @@ def test_what_transformers_resolves(tmp_path: Path) -> None:
     assert vocabulary.encode(TEXT) == Vocabulary.from_pretrained(tmp_path).encode(TEXT)
     with pytest.raises(FormatMismatch, match="neither Kimi's"):
         Vocabulary.from_tokenizer(object())
+
+
+@given(st.integers(1, 200), st.sets(st.integers(0, 199)), st.booleans())
+def test_token_sets(size: int, ids: set[int], complement: bool) -> None:
+    ids = {token for token in ids if token < size}
+    tokens = TokenSet(ids, size, complement=complement)
+    expected = sorted(set(range(size)) - ids if complement else ids)
+    row = allocate_bitmask(1, size)[0]
+    row.fill(0x5A5A5A5A)  # whatever the row held before
+    tokens.fill(row)
+    assert allowed_ids(row).tolist() == expected
+    assert [token for token in range(size) if token in tokens] == expected

@@ -1,48 +1,31 @@
-"""Any two kinds of values meet: as alternatives, items, members and keys' values, in each encoding.
+"""Any two kinds of values meet, and tokens that hold several of JSON's structural characters do what their bytes do.
 
-The vocabulary has few tokens, and many cross from one value into the next: all are tried.
+The kinds meet as alternatives, items, members and keys' values, in each encoding. Their vocabulary has few tokens, and many
+cross from one value into the next: all are tried. The real vocabulary has some 800, such as ``","","``, ``"},{"`` or
+``]]``. Each is tried at every place of some texts, whose items and members are at, below and above their counts.
 """
 
+import json
 import random
 from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from constrained_k2 import Compiler, ConstrainedK2Error, Vocabulary
 from constrained_k2.formats.kimi_k3 import KIMI_K3
-from tests.engines.masked_walks import vocabulary_of
-from tests.engines.test_direct_masks import CROSSING, PARTS
+from constrained_k2.schema.undeclared_keys import UndeclaredKeys
+from tests.engines.masked_walks import CROSSING, PARTS, vocabulary_of
 from tests.kit.budget import LEVEL, SEED
-from tests.laws.feeding import Bench, Broken
+from tests.laws.feeding import Bench, Broken, structural_tokens
 from tests.laws.laws import Trial
 
-# Name -> schema, and values; the first value is valid.
-KINDS: dict[str, tuple[Any, list[Any]]] = {
-    "free string": ({"type": "string"}, ["x", "\x7f"]),
-    "pattern": ({"type": "string", "pattern": "^a+b?$"}, ["aab", "b"]),
-    "format": ({"type": "string", "format": "date"}, ["2024-02-29", "2024-02-30"]),
-    "length": ({"type": "string", "minLength": 1, "maxLength": 2}, ["é\x7f", "abc"]),
-    "listed strings": ({"enum": ["ab", "abc", "b"]}, ["ab", "a"]),
-    "excluded strings": ({"type": "string", "not": {"enum": ["ab", ""]}}, ["abc", "ab"]),
-    "free integer": ({"type": "integer"}, [12, 0.5]),
-    "free number": ({"type": "number"}, [-1.5, 12]),
-    "bounded integer": ({"type": "integer", "minimum": 1}, [1, 0]),
-    "range": ({"type": "number", "minimum": -0.5, "exclusiveMaximum": 12}, [-0.25, 12]),
-    "listed numbers": ({"enum": [1, 12, -0.5]}, [12, 2]),
-    "multiple": ({"type": "integer", "multipleOf": 5}, [-10, 12]),
-    "boolean": ({"type": "boolean"}, [True]),
-    "null": ({"type": "null"}, [None]),
-    "array": ({"type": "array", "items": {"type": "integer"}, "maxItems": 2}, [[1, 2], [1, 2, 3]]),
-    "any array": ({"type": "array"}, [["a", []], []]),
-    "closed object": (
-        {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False},
-        [{"a": "b"}, {}],
-    ),
-    "any object": ({"type": "object"}, [{"b": {}}, {}]),
-}
+TABLES = json.loads(Path(__file__).with_name("kinds.json").read_text("utf-8"))
+KINDS: dict[str, Any] = TABLES["kinds of values"]
+"""Name -> a schema, and values; the first is valid."""
 _WHOLE_ITEMS = ('","","', "],[],[", "1,1,1", "},{},", "true,true,", "null,null]")  # tokens with a whole item inside
 _SHARE = 0.03  # of the places of texts at which all tokens are tried
 
@@ -58,7 +41,7 @@ def crossing() -> dict[str, Bench]:
 
 
 def schemas(one: Any, other: Any) -> Iterator[tuple[str, Any]]:
-    """The places in which two kinds meet; in the first, the schema is plain and its grammar is made without its text."""
+    """The places in which two kinds meet; in the first, the schema is on the fast path, and its grammar is made without its text."""
     either = {"anyOf": [one, other]}
     yield (
         "plain",
@@ -107,7 +90,7 @@ def test_two_kinds_of_values_meet(crossing: dict[str, Bench], name: str, encodin
 @pytest.mark.parametrize("encoding", ["json", pytest.param("xtml", marks=pytest.mark.slow)])
 def test_three_kinds_of_strings_meet(crossing: dict[str, Bench], encoding: str) -> None:
     """Strings of several terminals in one place: some become one terminal, others do not."""
-    kinds = [name for name, (schema, _) in KINDS.items() if schema.get("type") == "string" or "string" in name]
+    kinds = [name for name in KINDS if KINDS[name]["schema"].get("type") == "string" or "string" in name]
     some_of = [*combinations(kinds, 3)]
     some_of = some_of[SEED % 3 :: 3] if LEVEL == "fast" else some_of
     found = [fault for some in some_of for fault in faults_of(crossing[encoding], *some)]
@@ -115,9 +98,9 @@ def test_three_kinds_of_strings_meet(crossing: dict[str, Bench], encoding: str) 
 
 
 def faults_of(bench: Bench, name: str, *others: str) -> Iterator[Broken]:
-    one, *rest = (KINDS[each][0] for each in (name, *others))
+    one, *rest = (KINDS[each]["schema"] for each in (name, *others))
     two = rest[0] if len(rest) == 1 else {"anyOf": rest}
-    values = [value for each in dict.fromkeys((name, *others)) for value in KINDS[each][1]]
+    values = [value for each in dict.fromkeys((name, *others)) for value in KINDS[each]["values"]]
     values += ["ab", 1] if others == (name,) else []
     draw = random.Random(" ".join((name, *others)))
     for where, properties in schemas(one, two):
@@ -130,3 +113,39 @@ def faults_of(bench: Bench, name: str, *others: str) -> Iterator[Broken]:
                 yield fault
             except ConstrainedK2Error as error:
                 yield Broken("an admitted schema fails in the call", error)
+
+
+CONTAINERS: dict[str, Any] = TABLES["arrays"] | TABLES["objects"]
+"""Name -> a schema of the member "a" of closed arguments, and its values."""
+
+
+@pytest.fixture(scope="module", params=["json", pytest.param("xtml", marks=pytest.mark.slow)])
+def bench(request: pytest.FixtureRequest, both: tuple[Bench, Bench]) -> Bench:
+    found = both[request.param == "xtml"]
+    assert len(structural_tokens(found.vocabulary)) > 500
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "undeclared"),
+    [*((name, "forbid") for name in CONTAINERS), *((name, "allow") for name in TABLES["objects"])],
+)
+def test_tokens_do_what_their_bytes_do(bench: Bench, name: str, undeclared: UndeclaredKeys) -> None:
+    schema = {"type": "object", "properties": {"a": CONTAINERS[name]["schema"]}, "required": ["a"]}
+    trial = Trial(bench, schema, random.Random(name), Counter(), undeclared)
+    assert trial.is_complete or undeclared == "forbid"
+    broken: dict[str, Broken] = {}
+    for value in CONTAINERS[name]["values"]:
+        matcher = trial.matcher()
+        ids = bench.bytewise(trial.pieces({"a": value}))
+        for number, token in enumerate(ids):
+            before = ids[:number]
+            try:
+                row = bench.mask(matcher, before)
+                bench.direct(matcher, before)
+                bench.compare(matcher, before, row.copy())
+            except Broken as one:
+                broken.setdefault(one.law, one)
+            assert matcher.accept(token), json.dumps(value)
+        assert matcher.is_complete()
+    assert not broken, "\n".join(map(str, broken.values()))
