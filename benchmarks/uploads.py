@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.arguments import add_shared
 from benchmarks.host.timing import Times, microseconds
 from benchmarks.host.workload import Turn, Workload, load
 from benchmarks.report import Report
@@ -36,12 +35,11 @@ _PLAN_BYTES = 12
 def main(arguments: Sequence[str] | None = None) -> int:
     """Count, and print a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.uploads", description=__doc__)
-    add_shared(parser)
     parser.add_argument("--rows", type=int, default=256, help="requests in calls (default: %(default)s)")
     parser.add_argument("--tools", type=int, default=64, help="tools of each request (default: %(default)s)")
     options = parser.parse_args(arguments)
     report = Report()
-    measure(report, options.shared, rows=options.rows, tools=options.tools, is_masked=False)
+    measure(report, rows=options.rows, tools=options.tools, is_masked=False)
     return int(bool(report.failed))
 
 
@@ -103,7 +101,7 @@ class Batch:
             for _ in range(number % 7):  # requests do not move in step
                 request.advance()
         kind, width = (DeviceMasks, self._size) if is_masked else (_Unmasked, 1)
-        self.masks = kind(self._size, rows, self._device, 0, pin=device == "cuda")
+        self.masks = kind(self._size, rows, self._device, pin=device == "cuda")
         self.masks.warm_up(width)
         self._logits = torch.zeros((rows, width), device=self._device)
         self._is_masked = is_masked
@@ -175,8 +173,8 @@ def count(batch: Batch, steps: int) -> dict[str, Steps]:
 
 def measure(  # noqa: PLR0913 - the sizes of a run
     report: Report,
-    shared: Path,
     *,
+    is_small: bool = False,
     rows: int = 256,
     tools: int = 64,
     steps: int = 100,
@@ -185,7 +183,7 @@ def measure(  # noqa: PLR0913 - the sizes of a run
 ) -> dict[str, Steps]:
     """Run a batch, and print its checks and its table; times only of a GPU."""
     with tempfile.TemporaryDirectory() as scratch:
-        workload = load(shared, Path(scratch))
+        workload = load(Path(scratch), is_small=is_small)
     batch = Batch(workload, rows, tools, device, is_masked=is_masked)
     found = count(batch, steps)
     extent = f"{batch.compared} steps of {rows} rows"
@@ -205,22 +203,12 @@ def measure(  # noqa: PLR0913 - the sizes of a run
     note = f"{rows} requests in calls of {tools} tools. {workload.source}"
     report.table("A step on the logits-processor route", ("", "p50", "p99"), lines, note)
     if device == "cuda":
-        _watch(batch, report)
+        from benchmarks.gpu.launches import synchronisation
+
+        batch.collect()
+        error = synchronisation(batch.apply)
+        report.check("applying a step's masks does not synchronise", passed=not error, note=error)
     return found
-
-
-def _watch(batch: Batch, report: Report) -> None:
-    """Check one more step: applying does not synchronise."""
-    batch.collect()
-    torch.cuda.set_sync_debug_mode("error")
-    error = ""
-    try:
-        batch.apply()
-    except RuntimeError as found:
-        error = str(found)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    report.check("applying a step's masks does not synchronise", passed=not error, note=error)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.servers.harness import SERVERS
-from constrained_k2.evaluation.server import KIMI_K3_FLAGS, VllmServer, with_settings
+from constrained_k2.evaluation.server import BACKEND_FLAGS, KIMI_K3_FLAGS, VllmServer, with_settings
 from constrained_k2.testing import build_model
 from scripts.fetch_data import data_path
 
+_RESERVE = 60  # tokens
 FOLDER = "vendor_verifier"
 """The verifier's files among the data."""
 
@@ -39,26 +39,19 @@ class Result(NamedTuple):
 def main() -> int:
     """Run the suite; 1 if a case fails."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.vendor_verifier", description=__doc__)
-    servers = [name for name in SERVERS if name != "stock"]
-    route = "a route, or vLLM's strict level (default: %(default)s)"
-    parser.add_argument("--server", choices=servers, default="structured_output", help=route)
-    reserve = "of the operator, in tokens (default: %(default)s)"
-    parser.add_argument("--finish-reserve", type=int, default=60, help=reserve)
     formats = ("kimi_k2", "kimi_k3")
     parser.add_argument("--wire-format", choices=formats, default="kimi_k2", help="(default: %(default)s)")
     options, further = parser.parse_known_args()
     folder = data_path(FOLDER)
     if not folder.is_dir():
         parser.error(f"no {folder}: run python -m scripts.fetch_data --only {FOLDER}")
-    flags, environment = SERVERS[options.server]
-    if options.wire_format == "kimi_k3":  # vLLM's parser has the format's name
-        flags = (*(flag.replace("kimi_k2", "kimi_k3") for flag in flags), *KIMI_K3_FLAGS)
-    if options.server != "strict":  # a random model means none of its calls
-        flags = with_settings(flags, finish_reserve=options.finish_reserve, undeclared_calls="nearest")
+    flags = with_settings(BACKEND_FLAGS, finish_reserve=_RESERVE, undeclared_calls="nearest")
+    if options.wire_format == "kimi_k3":
+        flags = (*flags, *KIMI_K3_FLAGS)
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         model = build_model(directory / "model", arch="kimi_k2", wire_format=options.wire_format)
-        with VllmServer(model, flags, log=directory / "server.log", environment=environment) as server:
+        with VllmServer(model, flags, log=directory / "server.log") as server:
             result = run_suite(server.url, folder, directory / "report.json", further)
     for line in result.failed:
         print(line)

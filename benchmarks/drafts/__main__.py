@@ -26,6 +26,7 @@ from scripts.smollm2.eagle import TOKENS
 from scripts.smollm2.questions import drawn_tests, questions
 
 _NO_GRAMMAR_DRAFTS: tuple[str, ...] = ("--additional-config", json.dumps({"constrained_k2": {"drafts": False}}))
+_LIMIT = 8  # draft tokens a step without a head
 _SYNCHRONOUS: tuple[str, ...] = ("--no-async-scheduling",)
 _COMMON = {"model": "kimi-k2", "temperature": 0, "return_token_ids": True}
 
@@ -105,9 +106,6 @@ def main() -> int:
     """Measure, and print one line per arm and kind of request."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.drafts", description=__doc__)
     parser.add_argument("--requests", type=int, default=24, help="of each kind (default: %(default)s)")
-    parser.add_argument(
-        "--limit", type=int, default=8, help="draft tokens a step without a head (default: %(default)s)"
-    )
     parser.add_argument("--arm", action="append", default=[], help="only this one and none; may be given several times")
     options = parser.parse_args()
     bodies = asked(options.requests)
@@ -116,7 +114,7 @@ def main() -> int:
     is_good = True
     with tempfile.TemporaryDirectory() as name:
         model = write_checkpoint(Path(name) / "model")
-        flags = arms(options.limit, write_shipped_head(model))
+        flags = arms(_LIMIT, write_shipped_head(model))
         for arm in ("none", *(options.arm or list(flags)[1:])):
             log = Path(name) / f"{arm}.log"
             served = (*BACKEND_FLAGS, *CPU_FLAGS, *flags[arm])

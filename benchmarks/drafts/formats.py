@@ -9,11 +9,10 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from itertools import islice
 from typing import Any
 
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
-from constrained_k2.evaluation.bundled import bundled_bodies
+from constrained_k2.evaluation.sample import bundled_bodies
 from constrained_k2.formats.kimi_k2 import BASE_SIZE
 from constrained_k2.formats.kimi_k3 import SPECIAL_TOKENS
 from constrained_k2.prompts.prompt import PromptRenderer, Renderer
@@ -27,7 +26,8 @@ from scripts.small_model.shipped import HELD_OUT
 Propose = Callable[[int], list[int]]
 """Drafts at most so many tokens after the tokens that the matcher has accepted."""
 
-ARMS = ("n-gram", "grammar", "grammar and n-gram", "grammar and prompt", "all three")
+ARMS = ("n-gram", "grammar", "grammar and prompt")
+_LIMITS, _TURNS = (8, 16), 300
 _SHORTEST, _LONGEST = 2, 4  # tokens that n-gram drafts look up, as `python -m benchmarks.drafts` configures vLLM
 
 
@@ -70,17 +70,10 @@ class Drafted:
 
 
 def proposer(arm: str, matcher: ToolCallMatcher, prompt: Sequence[int]) -> Propose:
-    """An arm's drafts for one request, whose longest wins as in the engine core."""
-    drafter = Drafter(matcher, prompt if arm in {"grammar and prompt", "all three"} else ())
-
-    def propose(limit: int) -> list[int]:
-        found = drafter.draft(limit) if arm != "n-gram" else []
-        if arm in {"n-gram", "grammar and n-gram", "all three"}:
-            others = matcher.validate_tokens(ngram_draft([*prompt, *matcher.token_ids()], limit))
-            return found if len(found) >= len(others) else others
-        return found
-
-    return propose
+    """An arm's drafts for one request."""
+    if arm == "n-gram":
+        return lambda limit: matcher.validate_tokens(ngram_draft([*prompt, *matcher.token_ids()], limit))
+    return Drafter(matcher, prompt if arm == "grammar and prompt" else ()).draft
 
 
 def _kimi_k3(kimi_k2: Vocabulary) -> Vocabulary:
@@ -135,14 +128,11 @@ def main() -> None:
     """Print a line per format, number of draft tokens and arm."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tokenizer")
-    parser.add_argument("--turns", type=int, default=300, help="held-out samples; those without a call are left out")
-    parser.add_argument("--limits", type=int, nargs="+", default=(8, 16, 32), help="draft tokens a step")
-    args = parser.parse_args()
-    samples = (sample for sample in bundled_bodies(HELD_OUT, args.turns) if sample["expected"]["calls"])
-    asked = list(islice(samples, args.turns))
-    for renderer, written in _renderers(args.tokenizer):
+    tokenizer = parser.parse_args().tokenizer
+    asked = [sample for sample in bundled_bodies(HELD_OUT, _TURNS) if sample["expected"]["calls"]]
+    for renderer, written in _renderers(tokenizer):
         vocabulary, compiler = renderer.vocabulary, Compiler(renderer.vocabulary)
-        for limit in args.limits:
+        for limit in _LIMITS:
             results = {arm: Drafted() for arm in ARMS}
             for sample in asked:
                 body = _body(sample)

@@ -47,40 +47,37 @@ class FrontEnd(NamedTuple):
     environment: Mapping[str, str]
 
 
-def front_ends(rust: Mapping[str, str] | None) -> list[FrontEnd]:
-    """All servers; ``rust`` is the environment of those behind the Rust front end; None leaves them out."""
-    found = []
-    for name, environment in {"Rust": rust, "Python": {}}.items():
-        if environment is not None:
-            found += [
-                FrontEnd(name, "structured_output", ADOPTED_FLAGS, environment),
-                FrontEnd(name, "logits_processor", (*STRICT_FLAGS, *_PROCESSOR), environment),
-                FrontEnd(name, "xgrammar's tag alone", STRICT_FLAGS, {**environment, **WITHOUT_PLUGIN}),
-            ]
-    return found
+def front_ends(rust: Mapping[str, str]) -> list[FrontEnd]:
+    """All servers; ``rust`` is the environment of those behind the Rust front end."""
+    return [
+        front_end
+        for name, environment in {"Rust": rust, "Python": {}}.items()
+        for front_end in (
+            FrontEnd(name, "structured_output", ADOPTED_FLAGS, environment),
+            FrontEnd(name, "logits_processor", (*STRICT_FLAGS, *_PROCESSOR), environment),
+            FrontEnd(name, "xgrammar's tag alone", STRICT_FLAGS, {**environment, **WITHOUT_PLUGIN}),
+        )
+    ]
 
 
 def main() -> int:
     """Print a table with one row per server; return 1 if this package let a wrong call through."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.front_ends", description=__doc__)
     parser.add_argument("--requests", type=int, default=300, help="per server (default: %(default)s)")
-    parser.add_argument("--only", default="", help="only rows that begin so, for example 'Rust structured'")
-    parser.add_argument("--binary", type=Path, default=data_path(RUST_FRONT_END), help="vLLM's vllm-rs")
     options = parser.parse_args()
-    if not options.binary.is_file() and not options.only.startswith("Python"):
-        parser.error(f"no {options.binary}: run python -m scripts.fetch_data --only rust_front_end")
-    rust = rust_front_end(options.binary) if options.binary.is_file() else None
+    binary = data_path(RUST_FRONT_END)
+    if not binary.is_file():
+        parser.error(f"no {binary}: run python -m scripts.fetch_data --only rust_front_end")
     samples = list(held_out_samples(options.requests))
     wrong: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         model = build_small_model(Path(folder) / "model")
         print(table(_COLUMNS, ()), flush=True)
-        for number, front_end in enumerate(front_ends(rust)):
-            if f"{front_end.name} {front_end.constraint}".startswith(options.only):
-                judged, problems = serve_and_ask(front_end, model, samples, Path(folder) / f"{number}.log")
-                print(line([front_end.name, front_end.constraint, *judged]), flush=True)
-                if front_end.constraint in {"structured_output", "logits_processor"}:
-                    wrong += (f"{front_end.name} {front_end.constraint}: {problem}" for problem in problems)
+        for number, front_end in enumerate(front_ends(rust_front_end(binary))):
+            judged, problems = serve_and_ask(front_end, model, samples, Path(folder) / f"{number}.log")
+            print(line([front_end.name, front_end.constraint, *judged]), flush=True)
+            if front_end.constraint in {"structured_output", "logits_processor"}:
+                wrong += (f"{front_end.name} {front_end.constraint}: {problem}" for problem in problems)
     print(*wrong, sep="\n")
     return int(bool(wrong))
 

@@ -17,20 +17,17 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks.arguments import SMALL, add_shared
 from benchmarks.report import Report
 
 _PACKAGES = ("torch", "triton", "numpy", "llguidance")
-_COMPARED = 0.35  # of the time, for the comparison with the reference
+_COMPARED, _INTERPRETED = 105, 300  # seconds for the comparison with the reference, on a GPU and without
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--part", action="append", choices=PARTS, help="only this part; repeatable")
-    parser.add_argument("--minutes", type=float, default=5.0, help="time for the kernels (default: %(default)g)")
     parser.add_argument("--interpret", action="store_true", help="Triton's interpreter and small shapes, without a GPU")
-    add_shared(parser, SMALL)
     options = parser.parse_args(arguments)
     if options.interpret:
         os.environ["TRITON_INTERPRET"] = "1"  # read when kernels are defined
@@ -53,29 +50,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _kernels(report: Report, options: argparse.Namespace) -> None:
     from benchmarks.gpu import kernels
 
-    start, seconds = time.monotonic(), 60 * options.minutes
     if options.interpret:
         from benchmarks.gpu.interpreter import accept_combined_masks
 
         accept_combined_masks()
-        kernels.check_launches(report, kernels.SMALL_ROWS, kernels.SMALL_WIDTHS, "cpu", start + seconds)
+        kernels.check_launches(report, kernels.SMALL_ROWS, kernels.SMALL_WIDTHS, "cpu", time.monotonic() + _INTERPRETED)
         kernels.check_declining(report, kernels.SMALL_ROWS, kernels.SMALL_WIDTHS, "cpu")
         return
-    kernels.check_launches(report, kernels.ROWS, kernels.WIDTHS, "cuda", start + _COMPARED * seconds)
+    kernels.check_launches(report, kernels.ROWS, kernels.WIDTHS, "cuda", time.monotonic() + _COMPARED)
     kernels.check_declining(report, (1, 32), kernels.WIDTHS, "cuda")
     kernels.check_graphs(report)
     from benchmarks.gpu import times
 
-    times.measure(report, start + seconds)
+    times.measure(report)
 
 
 def _uploads(report: Report, options: argparse.Namespace) -> None:
     from benchmarks.uploads import measure
 
     if options.interpret:
-        measure(report, options.shared, rows=8, tools=4, steps=30)
+        measure(report, rows=8, tools=4, steps=30)
     else:
-        measure(report, options.shared, device="cuda")
+        measure(report, device="cuda")
 
 
 PARTS: Mapping[str, Callable[[Report, argparse.Namespace], None]] = {"kernels": _kernels, "uploads": _uploads}

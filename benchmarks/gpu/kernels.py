@@ -3,6 +3,7 @@
 import itertools
 import random
 import time
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from benchmarks.gpu.launches import (
     launch,
     launch_reference,
     make,
+    synchronisation,
     workspace_for,
 )
 from benchmarks.report import Report
@@ -100,14 +102,7 @@ def check_graphs(report: Report) -> None:
         launch(arguments)  # compiles
         torch.cuda.synchronize()
         before = torch.cuda.memory_stats()["allocation.all.allocated"]
-        torch.cuda.set_sync_debug_mode("error")
-        error = ""
-        try:
-            launch(arguments)
-        except RuntimeError as found:
-            error = str(found)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+        error = synchronisation(partial(launch, arguments))
         allocated = torch.cuda.memory_stats()["allocation.all.allocated"] - before
         report.check(f"{kind}: a launch does not synchronise", passed=not error, note=error)
         report.check(f"{kind}: a launch allocates nothing", passed=not allocated, note=f"{allocated} allocations")

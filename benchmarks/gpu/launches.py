@@ -1,6 +1,7 @@
 """Random launches of the masks' kernel, and their comparison with the reference in plain torch."""
 
 import random
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -63,6 +64,18 @@ def launch(arguments: Launch) -> None:
 def launch_reference(arguments: Launch) -> None:
     """Run the reference in plain torch."""
     torch_kernel.apply_masks(*arguments)
+
+
+def synchronisation(function: Callable[[], object]) -> str:
+    """Run a function; return the error if it waits for the device, else nothing."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        function()
+    except RuntimeError as error:
+        return str(error)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return ""
 
 
 def make(case: Case, seed: int, device: str) -> Inputs:

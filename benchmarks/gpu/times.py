@@ -1,7 +1,7 @@
 """Times launches on the device with CUDA events, beside the floor that memory sets."""
 
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from triton.testing import do_bench
@@ -16,31 +16,20 @@ _COPIED = 1 << 30
 _DEVICE = "cuda"
 
 
-def measure(report: Report, end: float) -> None:
-    """Print the tables, the most important first, until the time ends."""
+def measure(report: Report) -> None:
+    """Print the tables."""
     source = torch.empty(_COPIED, dtype=torch.uint8, device=_DEVICE).random_()
     target = torch.empty_like(source)
-    rate = 2 * _COPIED / _microseconds(lambda: _do(target.copy_(source)))  # bytes per microsecond, read and written
-    tables: Sequence[Callable[[], None]] = (
-        lambda: _floors(report, rate),
-        lambda: _free_rows(report),
-    )
-    for number, make in enumerate(tables):
-        if time.monotonic() > end:
-            report.say(f"* not run, the time was used up: {len(tables) - number} of {len(tables)} tables of times")
-            return
-        make()
-        torch.cuda.empty_cache()
+    rate = 2 * _COPIED / _microseconds(lambda: target.copy_(source))  # bytes per microsecond, read and written
+    _floors(report, rate)
+    torch.cuda.empty_cache()
+    _free_rows(report)
 
 
-def _microseconds(function: Callable[[], None]) -> float:
+def _microseconds(function: Callable[[], object]) -> float:
     """The median time between two CUDA events around a call, after a write that clears the L2 cache."""
     found: float = do_bench(function, warmup=5, rep=40, quantiles=[0.5])
     return 1e3 * found
-
-
-def _do(_: object) -> None:
-    """Take a value that is not used."""
 
 
 def _arguments(rows: int, plan: Sequence[Entry], dtype: torch.dtype = torch.float32) -> Launch:
@@ -59,16 +48,12 @@ def _timed(arguments: Launch) -> float:
     return _microseconds(lambda: launch(arguments))
 
 
-def _filled(arguments: Launch) -> float:
-    return _microseconds(lambda: _do(arguments.logits.fill_(NEVER)))
-
-
 def _floors(report: Report, rate: float) -> None:
     rows: list[tuple[Cell, ...]] = []
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         for count in _ROWS:
             arguments = _arguments(count, _every_row(count), dtype)
-            found, fill = _timed(arguments), _filled(arguments)
+            found, fill = _timed(arguments), _microseconds(partial(arguments.logits.fill_, NEVER))
             floor = fill + arguments.masks.nbytes / rate
             name = f"{str(dtype).removeprefix('torch.')}, {count} rows"
             rows.append((name, arguments.logits.nbytes / 1e6, found, fill, floor, floor / found))

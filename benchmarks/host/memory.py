@@ -1,23 +1,17 @@
-"""Measures the memory of compiled schemas and live requests, and the bound of the cache (Linux only)."""
+"""Measures the memory of compiled schemas and live requests, and the bound of the cache (glibc only)."""
 
 import ctypes
 import gc
 import random
-from pathlib import Path
 from typing import Any, NamedTuple
+
+import psutil
 
 from benchmarks.host.arms import Arm, Tools
 from benchmarks.host.workload import Workload
 from constrained_k2.compiler.compiler import Compiler
 from constrained_k2.request.spec import ToolCallSpec
 from constrained_k2.vocabulary.bitmask import allocate_bitmask
-
-
-class MemoryUse(NamedTuple):
-    """Growth of the process, in kilobytes: per compiled and called tool, and per live request inside a call."""
-
-    schema_kb: float
-    request_kb: float
 
 
 class CacheRun(NamedTuple):
@@ -28,8 +22,8 @@ class CacheRun(NamedTuple):
     grown: float
 
 
-def memory_use(arm: Arm, workload: Workload, tools: Tools, requests: int) -> MemoryUse:
-    """Measure an arm's memory for tools, each called once, and for live requests."""
+def memory_use(arm: Arm, workload: Workload, tools: Tools, requests: int) -> tuple[float, float]:
+    """Return an arm's kilobytes per compiled and called tool, and per live request inside a call."""
     arm.forget()
     bitmask = allocate_bitmask(1, workload.vocabulary.size)
     before = _resident_kb()
@@ -39,7 +33,7 @@ def memory_use(arm: Arm, workload: Workload, tools: Tools, requests: int) -> Mem
     between = _resident_kb()
     live = [_half_a_turn(arm, compiled, workload, tools, number, bitmask) for number in range(requests)]
     after = _resident_kb()
-    return MemoryUse((between - before) / len(tools), (after - between) / len(live))
+    return (between - before) / len(tools), (after - between) / len(live)
 
 
 def bounded(workload: Workload, requests: int, schemas: int, cache_bytes: int, mask_cache_bytes: int) -> CacheRun:
@@ -81,7 +75,4 @@ def _resident_kb() -> float:
     """Return the resident memory after freed memory is returned to the system."""
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return float(line.split()[1])
-    return 0.0
+    return float(psutil.Process().memory_info().rss / 1024)

@@ -22,7 +22,6 @@ class Steps:
     """An arm's times, in microseconds."""
 
     fill: dict[str, Times]  # A mask, by phase
-    accept: dict[str, Times]  # A token, by phase
     rollback: Times  # rolling back four tokens inside arguments
     fork: Times  # A fork inside arguments
     inside: Times  # A mask inside arguments, strings and structure together
@@ -33,7 +32,6 @@ class Steps:
 @dataclass(slots=True)
 class _Samples:
     fill: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    accept: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     rollback: list[float] = field(default_factory=list)
     fork: list[float] = field(default_factory=list)
     turns: defaultdict[Sequence[int], list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -65,8 +63,7 @@ def _write(arm: Arm, compiled: Any, script: Turn, samples: _Samples, size: int) 
         samples.fill[phase].append(microseconds(start))
         start = time.perf_counter_ns()
         accepted = arm.accept(matcher, token_id)
-        samples.accept[phase].append(microseconds(start))
-        spent += samples.fill[phase][-1] + samples.accept[phase][-1]
+        spent += samples.fill[phase][-1] + microseconds(start)
         if not accepted:
             raise RuntimeError(f"{arm.name} rejects token {index} ({phase}) of a turn that all arms must accept")
         inside = inside + 1 if phase in {"string", "structure"} else 0
@@ -88,10 +85,9 @@ def _mean(samples: _Samples) -> float:
 
 def _summary(first: _Samples, samples: _Samples) -> Steps:
     fill = {phase: Times.of(found) for phase, found in samples.fill.items()}
-    accept = {phase: Times.of(found) for phase, found in samples.accept.items()}
     inside = Times.of([*samples.fill["string"], *samples.fill["structure"]])
     back, fork = Times.of(samples.rollback), Times.of(samples.fork)
-    return Steps(fill, accept, back, fork, inside, _mean(first), _mean(samples))
+    return Steps(fill, back, fork, inside, _mean(first), _mean(samples))
 
 
 def free_text(arm: Arm, workload: Workload, tools: Tools) -> Times:

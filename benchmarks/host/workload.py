@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.host.instances import instance_of
+from benchmarks.servers.new_tools import extended
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.testing import write_tokenizer
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 from scripts.bundled_samples.ordinary import TOOLS
+from scripts.fetch_data import data_path
 
 StepPhase = Literal["text", "marker", "header", "string", "structure"]
+REAL_TOKENIZER = data_path("kimi_k2/tokenizer")
 PHASES: tuple[StepPhase, ...] = ("text", "marker", "header", "string", "structure")
 TEXT = "I'll look that up for you. First the figures of last month, then what changed since; one moment, please."
 
@@ -38,7 +41,10 @@ class Workload:
         found: list[dict[str, Any]] = []
         for number in range(count):
             tool, copy = self.tools[number % len(self.tools)], number // len(self.tools)
-            found.append(_varied(tool, copy) if copy else tool)
+            if copy:
+                (tool,) = extended([tool], copy)
+                tool["function"]["name"] += f"_v{copy}"
+            found.append(tool)
         return found
 
     def turn(self, tools: list[dict[str, Any]], seed: int, calls: int = 2) -> Turn:
@@ -60,27 +66,32 @@ class Workload:
 
 def changed(tools: list[dict[str, Any]], index: int, version: int) -> list[dict[str, Any]]:
     """Return the tools with one schema changed, as from a client that loads tools on the fly."""
-    return [*tools[:index], _varied(tools[index], version, rename=False), *tools[index + 1 :]]
+    return [*tools[:index], *extended([tools[index]], version), *tools[index + 1 :]]
 
 
-def load(shared: Path, scratch: Path) -> Workload:
-    """Load the real vocabulary and tools of public MCP servers; without that data, those of the package.
+def mcp_tools() -> list[dict[str, Any]]:
+    """Return the tools of public MCP servers; without that data, the package's own ones."""
+    servers = data_path("schemas/mcp-tools/livemcp_dev.jsonl")
+    if not servers.is_file():
+        return list(TOOLS)
+    return [tool for line in servers.read_text("utf-8").splitlines() for tool in json.loads(line)["tools"]]
 
-    Args:
-        shared: The data folder (``../shared``).
-        scratch: Folder for the small tokenizer's files.
+
+def load(scratch: Path, *, is_small: bool = False) -> Workload:
+    """Load the real vocabulary and :func:`mcp_tools`; without that data, or if ``is_small``, those of the package.
+
+    ``scratch``: folder for the small tokenizer's files.
     """
-    tokenizer, servers = shared / "kimi_k2" / "tokenizer", shared / "schemas" / "mcp-tools" / "livemcp_dev.jsonl"
-    if tokenizer.is_dir() and servers.is_file():
-        vocabulary = Vocabulary.from_pretrained(tokenizer)
-        tools = [tool for line in servers.read_text().splitlines() for tool in json.loads(line)["tools"]]
+    if REAL_TOKENIZER.is_dir() and not is_small:
+        vocabulary = Vocabulary.from_pretrained(REAL_TOKENIZER)
+        tools = mcp_tools()
         source = "Kimi K2's vocabulary, tools of public MCP servers"
     else:
         scratch.mkdir(parents=True, exist_ok=True)
         write_tokenizer(scratch)
         vocabulary = Vocabulary.from_pretrained(scratch)
         tools = list(TOOLS)
-        source = "a vocabulary of 1,024 ordinary tokens and the package's six tools (no shared data found)"
+        source = "a vocabulary of 1,024 ordinary tokens and the package's six tools (no data: run scripts.fetch_data)"
     usable = tuple(_usable(tools))
     return Workload(vocabulary, usable, f"{source}: {len(usable)} of {len(tools)} with arguments")
 
@@ -95,14 +106,6 @@ def _usable(tools: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         function["parameters"] = function.get("parameters") or {"type": "object", "properties": {}}
         if all(instance_of(function["parameters"], seed) is not None for seed in range(2)):
             yield {"type": "function", "function": function}
-
-
-def _varied(tool: dict[str, Any], version: int, *, rename: bool = True) -> dict[str, Any]:
-    function = tool["function"]
-    parameters = function["parameters"]
-    properties = parameters.get("properties", {}) | {f"note_{version}": {"type": "string"}}
-    name = f"{function['name']}_v{version}" if rename else function["name"]
-    return {"type": "function", "function": {"name": name, "parameters": parameters | {"properties": properties}}}
 
 
 def _in_arguments(vocabulary: Vocabulary, text: str) -> Iterator[tuple[int, StepPhase]]:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.questions import declining, forced, judged
-from constrained_k2.evaluation.ab.changes import Change
 from constrained_k2.evaluation.ab.directory import RunDirectory, open_run
 from scripts.smollm2.leaderboard import Leaderboard
 
@@ -17,14 +16,13 @@ from scripts.smollm2.leaderboard import Leaderboard
 def tables(directory: RunDirectory) -> Iterator[str]:
     """Yield the tables of a run."""
     run = judged.judged_run(directory, Leaderboard())
-    for made in (judged.right_answers, judged.pairs, judged.functions, judged.errors, judged.judges):
+    for made in (judged.right_answers, judged.pairs, judged.errors, judged.judges):
         yield made(run)
     samples = {sample.key: sample for sample in directory.read_samples()}
-    changes = [change for change in directory.changes(Change) if change.arm == "nearest"]
+    changes = [change for change in directory.changes() if change.arm == "nearest"]
     if changes:
         told = changes, samples, directory.wire_format
         yield declining.rules(*told)
-        yield declining.curves(*told)
         yield forced.by_keyword([*forced.forced_values(*told)])
         found = forced.changed_right_answers(*told)
         yield "\n".join([f"right answers that the constraint changed: {len(found)}", *(f"* {line}" for line in found)])

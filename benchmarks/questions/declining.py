@@ -12,13 +12,10 @@ from typing import NamedTuple
 from scipy import stats  # type: ignore[import-untyped]
 
 from benchmarks.report import Cell, table
-from constrained_k2.evaluation.ab.changes import Change
+from constrained_k2.evaluation.ab.directory import Change
 from constrained_k2.evaluation.judge import judge
 from constrained_k2.evaluation.sample import Sample
 from constrained_k2.formats.base import WireFormat
-
-COSTS = (0.0, 0.01, 0.02, 0.05, 0.1)
-"""Shares of the right answers that a rule may decline."""
 
 _LEAST = 1e-6  # of a probability, whose logarithm is taken
 
@@ -104,22 +101,6 @@ def rules(changes: Sequence[Change], samples: Mapping[str, Sample], wire_format:
         rows.append([title, _separation(scored), threshold, helped, f"{found.right_declined} of {found.right}"])
     columns = ["decline by", "separation", "threshold of one half", "harmful declined", "right declined"]
     return table(columns, rows)
-
-
-def curves(changes: Sequence[Change], samples: Mapping[str, Sample], wire_format: WireFormat) -> str:
-    """Return for each rule the share of harmful answers that it declines if it declines so many of the right ones."""
-    answers = executable_answers(changes, samples, wire_format)
-    rows: list[list[Cell]] = []
-    for title, score in RULES.items():
-        scored = [(score(each.change), each.does_harm, each.is_right) for each in answers]
-        outcomes = [outcome(scored, threshold) for threshold in {value for value, _, _ in scored}]
-        best = (
-            max((each.harmful_declined for each in outcomes if each.right_declined <= cost * each.right), default=0)
-            for cost in COSTS
-        )
-        rows.append([title, *best])
-    harmful, right = sum(each.does_harm for each in answers), sum(each.is_right for each in answers)
-    return table([f"of {harmful} harmful answers declined", *(f"{cost:.0%} of {right} right" for cost in COSTS)], rows)
 
 
 def _separation(scored: Sequence[tuple[float, bool, bool]]) -> float | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from benchmarks.report import Cell, table
-from constrained_k2.evaluation.ab.changes import Change
+from constrained_k2.evaluation.ab.directory import Change
 from constrained_k2.evaluation.answer import Record
 from constrained_k2.evaluation.judge import decode_arguments, is_accepted, judge
 from constrained_k2.evaluation.sample import Sample

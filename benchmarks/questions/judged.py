@@ -98,19 +98,6 @@ def errors(run: Run) -> str:
     return table(["answers with", *run], rows)
 
 
-def functions(run: Run) -> str:
-    """Return the table of the questions to which an arm calls the right functions, whatever the arguments."""
-    first = next(iter(run.values())).values()
-    asked = Counter(each.sample.category for each in first if each.sample.expected)
-    return table(
-        ["right functions called", *run],
-        [
-            _row(run, f"{category} ({count})", lambda each: each.judgement.counts.tool_match > 0, category)
-            for category, count in asked.items()
-        ],
-    )
-
-
 def judges(run: Run) -> str:
     """Return the table of the answers that one of the two judges alone calls right."""
     rows: list[list[Cell]] = []

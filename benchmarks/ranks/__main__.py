@@ -8,70 +8,66 @@ differ more often with the package than without.
 import argparse
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.ranks.run import ARMS, STOCK, Row, greedy_samples, measure
+from benchmarks.ranks.run import STOCK, Answers, greedy_samples, measure
 from benchmarks.ranks.topologies import ONE_RANK, TOPOLOGIES
-from benchmarks.report import table
+from benchmarks.report import Cell, table
 from constrained_k2.testing import build_model
 from scripts.small_model.shipped import build_small_model
 
 SEVERAL = ("tensor parallel 2", "data parallel 2")
 
 
-def printed(rows: list[Row]) -> str:
-    """Format the figures."""
-    columns = "", "", "answers as with one rank", "of those that vLLM keeps", "calls", "cut", "invalid or failed"
-    stock = {row.topology: row.same for row in rows if row.arm == STOCK}
-    lines = []
-    for row in rows:
-        total, kept = len(row.answers.ids), stock.get(row.topology)
-        cells = ["", ""] if row.topology == ONE_RANK else [f"{len(row.same)} of {total}", ""]
-        if row.topology != ONE_RANK and row.arm != STOCK and kept is not None:
-            cells[1] = f"{len(row.same & kept)} of {len(kept)}"
-        wrong = "" if row.arm == STOCK else f"{len(row.answers.problems)}"  # vLLM alone promises no valid calls
-        lines.append([row.topology, row.arm, *cells, f"{row.answers.calls}", f"{row.answers.cut}", wrong])
-    return table(columns, lines)
-
-
-def is_good(rows: list[Row]) -> bool:
-    """True if no constrained call is invalid and no topology differs from one rank more often than vLLM alone."""
-    stock = {row.topology: row.same for row in rows if row.arm == STOCK}
-    ours = [row for row in rows if row.arm != STOCK]
-    return not any(row.answers.problems or len(row.same) < len(stock.get(row.topology, ())) for row in ours)
-
-
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ranks", description=__doc__)
     parser.add_argument("--requests", type=int, default=400, help="(default: %(default)s)")
-    parser.add_argument("--topology", choices=SEVERAL, action="append", help="only this one; repeatable")
-    parser.add_argument("--arm", choices=ARMS, action="append", help="only this one; repeatable (default: all)")
-    options = parser.parse_args()
+    samples = greedy_samples(parser.parse_args().requests)
     good = True
     with tempfile.TemporaryDirectory() as name:
-        for topology in options.topology or SEVERAL:
-            directory = Path(name) / topology.replace(" ", "-")
-            dense = TOPOLOGIES[topology].is_dense
-            model = directory / "model"
-            if dense:
+        for topology in SEVERAL:
+            is_random = TOPOLOGIES[topology].is_dense
+            model = Path(name) / topology.replace(" ", "-")
+            if is_random:
                 build_model(model, arch="llama")
             else:
                 build_small_model(model)
-            rows = measure(
-                model,
-                directory,
-                greedy_samples(options.requests),
-                topologies=(ONE_RANK, topology),
-                arms=options.arm or list(ARMS),
-                is_random=dense,
+            one, several = (
+                measure(model, Path(name), samples, each, is_random=is_random) for each in (ONE_RANK, topology)
             )
-            print(f"Greedy requests, {'a random dense model' if dense else 'the small model'}\n\n{printed(rows)}\n")
-            for row in rows:
-                for problem in row.answers.problems[:5] if row.arm != STOCK else ():
-                    print(f"{row.topology}, {row.arm}: {problem}")
-            good &= is_good(rows)
+            print(f"Greedy requests, {'a random dense model' if is_random else 'the small model'}\n")
+            print(printed(topology, one, several), "\n")
+            for ranks, found in ((ONE_RANK, one), (topology, several)):
+                for arm, its in found.items():
+                    for problem in its.problems[:5] if arm != STOCK else ():
+                        print(f"{ranks}, {arm}: {problem}")
+            good &= is_good(one, several)
     return int(not good)
+
+
+def same(one: Answers, several: Answers) -> int:
+    """Count the answers of several ranks with the token ids of one; a failed request is the same as nothing."""
+    return sum(bool(ids) and ids == others for ids, others in zip(one.ids, several.ids, strict=True))
+
+
+def printed(topology: str, one: Mapping[str, Answers], several: Mapping[str, Answers]) -> str:
+    """Format the answers of one rank and of several, by arm."""
+    rows: list[list[Cell]] = []
+    for arm in one:
+        for ranks, its in ((ONE_RANK, one[arm]), (topology, several[arm])):
+            alike = "" if its is one[arm] else f"{same(one[arm], its)} of {len(its.ids)}"
+            wrong = None if arm == STOCK else len(its.problems)  # vLLM alone promises no valid calls
+            rows.append([ranks, arm, alike, its.calls, its.cut, wrong])
+    return table(("", "", "answers as with one rank", "calls", "cut", "invalid or failed"), rows)
+
+
+def is_good(one: Mapping[str, Answers], several: Mapping[str, Answers]) -> bool:
+    """True if no constrained call is invalid, and no arm differs from one rank more often than vLLM alone."""
+    kept = {arm: same(one[arm], several[arm]) for arm in one}
+    ours = one.keys() - {STOCK}
+    return not any(one[arm].problems or several[arm].problems or kept[arm] < kept[STOCK] for arm in ours)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
-"""Sends the same greedy requests to servers of several topologies, and compares the token ids of the answers."""
+"""Sends the same greedy requests to servers of several topologies, and judges the answers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ranks.topologies import ONE_RANK, TOPOLOGIES
+from benchmarks.ranks.topologies import TOPOLOGIES
 from benchmarks.servers.harness import FLOAT32, SERVERS, answers
 from constrained_k2.evaluation.answer import Record, read_whole
-from constrained_k2.evaluation.bundled import bundled_bodies
 from constrained_k2.evaluation.judge import FORM, judge
-from constrained_k2.evaluation.sample import Sample, read_sample
+from constrained_k2.evaluation.sample import Sample, bundled_bodies, read_sample
 from constrained_k2.evaluation.server import with_settings
 from scripts.small_model.shipped import HELD_OUT
 
@@ -30,16 +29,6 @@ class Answers:
     calls: int  # calls in the answers that `max_tokens` did not cut
     cut: int  # answers that it cut
     problems: tuple[str, ...]  # invalid calls and failed requests, one line each
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A topology and an arm, compared with one rank."""
-
-    topology: str  # the topology
-    arm: str  # the arm
-    answers: Answers  # its answers
-    same: frozenset[int]  # indexes of the answers whose token ids are those of one rank with the same arm
 
 
 def greedy_samples(count: int) -> list[Sample]:
@@ -81,40 +70,17 @@ def judged(samples: Sequence[Sample], found: Sequence[tuple[int, Any]]) -> Answe
     return Answers(tuple(ids), calls, cut, tuple(problems))
 
 
-def compared(found: Mapping[tuple[str, str], Answers]) -> list[Row]:
-    """Compare answers by topology and arm with those of one rank by the same arm."""
-    rows = []
-    for (topology, arm), its in found.items():
-        pairs = zip(found[ONE_RANK, arm].ids, its.ids, strict=True)
-        same = frozenset(index for index, (one, several) in enumerate(pairs) if one and one == several)
-        rows.append(Row(topology, arm, its, same))
-    return rows
-
-
-def measure(  # noqa: PLR0913 - one run's settings
-    model: Path,
-    directory: Path,
-    samples: Sequence[Sample],
-    *,
-    topologies: Sequence[str],
-    arms: Sequence[str],
-    is_random: bool,
-) -> list[Row]:
-    """Send the requests to one server after the other; one rank is the first topology.
-
-    ``is_random``: the model is random, and means none of its calls.
-    """
+def measure(
+    model: Path, directory: Path, samples: Sequence[Sample], topology: str, *, is_random: bool
+) -> dict[str, Answers]:
+    """Send the requests to a server of a topology with each arm in turn; a random model means none of its calls."""
     found = {}
-    for arm in arms:
-        flags, environment = SERVERS[ARMS[arm]]
+    for number, (arm, server) in enumerate(ARMS.items()):
+        flags, environment = SERVERS[server]
         if is_random and arm != STOCK:
             flags = with_settings(flags, undeclared_calls="nearest")
-        for number, topology in enumerate(topologies):
-            log = directory / f"{arm.partition(' ')[0]}-{number}.log"
-            server = TOPOLOGIES[topology].server(model, (*flags, FLOAT32), log=log, environment=environment)
-            with server:
-                found[topology, arm] = ask_all(server.url, samples)
-            print(
-                f"{topology}, {arm}: {found[topology, arm].calls} calls, {len(found[topology, arm].problems)} problems"
-            )
-    return compared(found)
+        log = directory / f"{number}-{topology.replace(' ', '-')}.log"
+        with TOPOLOGIES[topology].server(model, (*flags, FLOAT32), log=log, environment=environment) as running:
+            found[arm] = ask_all(running.url, samples)
+        print(f"{topology}, {arm}: {found[arm].calls} calls, {len(found[arm].problems)} problems")
+    return found

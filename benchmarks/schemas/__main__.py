@@ -7,7 +7,7 @@ broken.
 import argparse
 import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,14 +15,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from benchmarks.arguments import add_shared
 from benchmarks.report import Cell, table
 from benchmarks.schemas import corpora
-from benchmarks.schemas.arms import ARMS, Arm, Outcome, Work
+from benchmarks.schemas.arms import ARMS, Arm, Work
 from benchmarks.schemas.corpora import Case, Instance
 from benchmarks.schemas.figures import SuiteFigures, run_all, signature, status_of
 from benchmarks.schemas.walks import walk, walk_over
 from constrained_k2.vocabulary.vocabulary import Vocabulary
+from scripts.fetch_data import data_path
 
 BASELINE = Path(__file__).resolve().parents[2] / "tests" / "schema" / "baseline.json"
 PARTS = ("suite", "tools", "orders", "coverage", "walks", "maskbench", "hostile")
@@ -46,43 +46,41 @@ say = partial(print, flush=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print, or write the baseline."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.schemas", description=__doc__)
-    add_shared(parser)
     parser.add_argument("--part", choices=PARTS, action="append", help="only this part; repeatable")
     parser.add_argument("--walks", type=int, help="random walks (default: 10,000, and 20,000 over MaskBench)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="time limit a schema (default: %(default)s)")
     parser.add_argument("--write-baseline", action="store_true", help="only write tests/schema/baseline.json")
     options = parser.parse_args(arguments)
-    shared, parts = options.shared, set(options.part or PARTS)
+    parts = {"suite"} if options.write_baseline else set(options.part or PARTS)
     for path, users in _NEEDED.items():
-        if users & ({"suite"} if options.write_baseline else parts) and not (shared / path).exists():
-            parser.error(f"{shared / path} is missing: run python -m scripts.fetch_data, or name its folder: --shared")
+        if users & parts and not data_path(path).exists():
+            parser.error(f"{data_path(path)} is missing: run python -m scripts.fetch_data")
     if options.write_baseline:
-        found = run_all(_OURS, corpora.suite(shared / corpora.SUITE))
+        found = run_all(_OURS, corpora.suite(data_path(corpora.SUITE)))
         signatures = {case.name: signature(case, outcome) for case, outcome in found}
         BASELINE.write_text(json.dumps(signatures, indent=0, ensure_ascii=False) + "\n")
         return 0
-    return int(not measure(shared, parts, walks=options.walks, seconds=options.seconds))
+    return int(not measure(parts, options.walks))
 
 
-def measure(shared: Path, parts: Collection[str], *, walks: int | None, seconds: float) -> bool:
+def measure(parts: set[str], walks: int | None) -> bool:
     """Measure and print; return False if a promise is broken."""
-    groups = list(corpora.suite(shared / corpora.SUITE)) if _NEEDED[corpora.SUITE] & set(parts) else []
-    tools = list(corpora.tools(shared / corpora.TOOLS)) if _NEEDED[corpora.TOOLS] & set(parts) else []
-    verifier = list(corpora.walle(shared / corpora.WALLE)) if _NEEDED[corpora.WALLE] & set(parts) else []
+    groups = list(corpora.suite(data_path(corpora.SUITE))) if _NEEDED[corpora.SUITE] & parts else []
+    tools = list(corpora.tools(data_path(corpora.TOOLS))) if _NEEDED[corpora.TOOLS] & parts else []
+    verifier = list(corpora.walle(data_path(corpora.WALLE))) if _NEEDED[corpora.WALLE] & parts else []
     good = True
     if "suite" in parts:
         good = suite_table(groups)
     if "tools" in parts:
-        tools_table(tools, shared / _TOKENIZER, seconds)
+        tools_table(tools)
     if "orders" in parts:
-        orders_table(tools, seconds)
+        orders_table(tools)
     if "coverage" in parts:
         coverage_lines("mcp-tools", tools)
         coverage_lines("kvv-walle, each as a property of a tool", verifier)
     if "walks" in parts:
         good = walks_line([*groups, *tools, *verifier], walks or _WALKS["walks"], "object") and good
     if "maskbench" in parts:
-        cases = list(corpora.maskbench(shared / corpora.MASKBENCH))
+        cases = list(corpora.maskbench(data_path(corpora.MASKBENCH)))
         sample = cases[:: max(1, len(cases) // _MASKBENCH_SCHEMAS)][:_MASKBENCH_SCHEMAS]
         good = walks_line(sample, walks or _WALKS["maskbench"], "any") and good
     if "hostile" in parts:
@@ -116,12 +114,12 @@ def suite_table(cases: list[Case]) -> bool:
     return not ours.count("invalid", accepted=True, status="whole")
 
 
-def tools_table(cases: list[Case], tokenizer: Path | None, seconds: float) -> None:
+def tools_table(cases: list[Case]) -> None:
     """Print coverage and cost of real tools with the real vocabulary."""
     cases = _written(cases)
     rows: list[tuple[Cell, ...]] = []
     for name in ARMS:
-        outcomes = [outcome for _, outcome in run_all(name, cases, tokenizer, seconds, masked=True)]
+        outcomes = [outcome for _, outcome in run_all(name, cases, data_path(_TOKENIZER), masked=True)]
         statuses = [status_of(outcome) for outcome in outcomes]
         create = [outcome.create_ms for outcome in outcomes if not outcome.refusal]
         masks = [sample for outcome in outcomes for sample in outcome.mask_us]
@@ -132,7 +130,7 @@ def tools_table(cases: list[Case], tokenizer: Path | None, seconds: float) -> No
     say(f"\n## Tools of public MCP servers, real vocabulary\n\n{table(('arm', *columns), rows)}")
 
 
-def orders_table(cases: list[Case], seconds: float) -> None:
+def orders_table(cases: list[Case]) -> None:
     """Print which valid calls of real tools may be written in the schema's order of keys, and in another one."""
     written = _written(cases)
     moved = [replace(case, instances=tuple(filter(None, map(_in_another_order, case.instances)))) for case in written]
@@ -140,7 +138,7 @@ def orders_table(cases: list[Case], seconds: float) -> None:
     rows: list[tuple[Cell, ...]] = []
     for name in ARMS:
         taken = [
-            [accepted for _, outcome in run_all(name, each, None, seconds) for accepted in outcome.accepted]
+            [accepted for _, outcome in run_all(name, each) for accepted in outcome.accepted]
             for each in (written, moved)
         ]
         rows.append((name, *(f"{sum(each)} of {len(each)}" for each in taken)))
@@ -199,15 +197,12 @@ def hostile_table() -> bool:
     for case in corpora.hostile():
         with Arm(_OURS, None) as arm:
             outcome = arm.run(Work(case.schema, weighed=True))
-        rows.append((case.name, outcome.create_ms, outcome.memory_mb, _result(outcome)[:110]))
+        result = outcome.refusal or (f"relaxed: {outcome.relaxed[0]}" if outcome.relaxed else "a grammar")
+        rows.append((case.name, outcome.create_ms, outcome.memory_mb, result[:110]))
         good = good and outcome.create_ms <= _SLOWEST_MS and outcome.memory_mb <= _LARGEST_MB
     say(f"\n## Hostile schemas\n\n{table(('schema', 'ms', 'MB', 'result'), rows)}")
     say(f"\nAll within {_SLOWEST_MS} ms and {_LARGEST_MB} MB: {'yes' if good else '**no**'}.")
     return good
-
-
-def _result(outcome: Outcome) -> str:
-    return outcome.refusal or (f"relaxed: {outcome.relaxed[0]}" if outcome.relaxed else "a grammar")
 
 
 def walks_line(cases: list[Case], count: int, root: Literal["object", "any"]) -> bool:

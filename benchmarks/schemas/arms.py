@@ -14,7 +14,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from benchmarks.schemas.corpora import Case
 from constrained_k2.request.spec import EngineName
 
 ArmName = Literal["ours, llguidance", "ours, strict", "ours, xgrammar", "llguidance's builtin", "xgrammar's builtin"]
@@ -45,12 +44,6 @@ class Outcome:
     mask_us: tuple[float, ...] = field(default=(), repr=False)  # time of each mask, if masked
     memory_mb: float = 0.0  # growth of the process, if measured
 
-    def accepts_invalid(self, case: Case) -> bool:
-        """True if an invalid instance was accepted."""
-        return any(
-            accepted and not instance.valid for instance, accepted in zip(case.instances, self.accepted, strict=False)
-        )
-
 
 class Arm:
     """An arm in a process of its own.
@@ -58,13 +51,13 @@ class Arm:
     Args:
         name: The arm.
         tokenizer: A Kimi tokenizer's directory; None for a vocabulary of the 256 bytes.
-        seconds: Time limit for one schema.
     """
 
-    def __init__(self, name: ArmName, tokenizer: Path | None, seconds: float = 20.0) -> None:
+    seconds = 20.0  # limit for one schema
+
+    def __init__(self, name: ArmName, tokenizer: Path | None = None) -> None:
         self.name = name
         self._tokenizer = tokenizer
-        self._seconds = seconds
         self._process: Any = None
         self._pipe: Connection | None = None
 
@@ -81,16 +74,16 @@ class Arm:
         """Compile a schema and check its instances."""
         assert self._pipe is not None
         self._pipe.send(work)
-        if self._pipe.poll(self._seconds):
+        if self._pipe.poll(self.seconds):
             try:
-                outcome: Outcome = self._pipe.recv()
+                found: Outcome = self._pipe.recv()
             except EOFError:
                 outcome = Outcome(refusal="the process died")
             else:
-                return outcome
+                return found
         else:
-            limit = f"not done after {self._seconds:.0f} s"
-            outcome = Outcome(refusal=limit, ran_out=True, create_ms=self._seconds * 1000)
+            limit = f"not done after {self.seconds:.0f} s"
+            outcome = Outcome(refusal=limit, ran_out=True, create_ms=self.seconds * 1000)
         self._end()
         self._start()
         return outcome

@@ -56,15 +56,10 @@ def status_of(outcome: Outcome) -> str:
 
 
 def run_all(
-    name: ArmName,
-    cases: Iterable[Case],
-    tokenizer: Path | None = None,
-    seconds: float = 20.0,
-    *,
-    masked: bool = False,
+    name: ArmName, cases: Iterable[Case], tokenizer: Path | None = None, *, masked: bool = False
 ) -> Iterator[tuple[Case, Outcome]]:
     """Run an arm over cases."""
-    with Arm(name, tokenizer, seconds) as arm:
+    with Arm(name, tokenizer) as arm:
         for case in cases:
             yield case, arm.run(Work(case.schema, tuple(instance.text for instance in case.instances), masked))
 

@@ -16,9 +16,9 @@ from constrained_k2.compiler.compiler import Compiler
 from constrained_k2.compiler.shared import GrammarOptions
 from constrained_k2.engines.protocol import ArgumentGrammar, ArgumentMatcher
 from constrained_k2.errors import ConstrainedK2Error
+from constrained_k2.turn.completions.json_completions import json_completions
 from constrained_k2.turn.cursors.arguments_cursor import ArgumentsCursor
 from constrained_k2.turn.cursors.json_cursor import JsonCursor
-from constrained_k2.turn.completions.json_completions import json_completions
 from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
 from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -97,7 +97,8 @@ def walk(grammar: ArgumentGrammar, vocabulary: Vocabulary, schema: Any, seed: in
     matcher = grammar.matcher("", may_relax=may_relax)
     row = allocate_bitmask(1, vocabulary.size)[0]
     end, (quote,) = vocabulary.format.call_end, vocabulary.encode('"')
-    budget, follower = _budget(vocabulary), _Follower(schema)
+    budget, position = _budget(vocabulary), JsonCursor(schema)
+    decoder, fed = codecs.getincrementaldecoder("utf-8")("replace"), 0
     text = bytearray()
     steps = uniform = 0
     problem = f"no end: after {_LONGEST} bytes"
@@ -112,9 +113,13 @@ def walk(grammar: ArgumentGrammar, vocabulary: Vocabulary, schema: Any, seed: in
             if steered and end in ids:
                 return Walk(text.decode(), steps + 1, uniform)
             if steered:
-                position = follower.cursor(text)
+                position.feed(decoder.decode(bytes(text[fed:])))
+                fed = len(text)
                 plan = matcher.plan
-                tried = (_encoded(vocabulary, alternative) for alternative in (() if plan is None else json_completions(position, plan)))
+                tried = (
+                    _encoded(vocabulary, alternative)
+                    for alternative in (() if plan is None else json_completions(position, plan))
+                )
                 taken = next(filter(None, (list(takewhile(matcher.accept, alternative)) for alternative in tried)), [])
                 text += b"".join(map(vocabulary.token_bytes, taken))
                 steps += len(taken)
@@ -145,21 +150,6 @@ def walk(grammar: ArgumentGrammar, vocabulary: Vocabulary, schema: Any, seed: in
 @cache
 def _budget(vocabulary: Vocabulary) -> FinishBudget:
     return FinishBudget(vocabulary)
-
-
-class _Follower:
-    """Follows the position in a text."""
-
-    def __init__(self, schema: Any) -> None:
-        self._cursor = JsonCursor(schema)
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._fed = 0
-
-    def cursor(self, text: bytearray) -> JsonCursor:
-        """Return the position after a text that begins with the text of the last call."""
-        self._cursor.feed(self._decoder.decode(bytes(text[self._fed :])))
-        self._fed = len(text)
-        return self._cursor
 
 
 def _encoded(vocabulary: Vocabulary, text: str) -> list[int]:

@@ -1,29 +1,36 @@
 """Measure decode steps a second and time to first token on real vLLM servers, by each route and without.
 
-About 15 minutes. All servers run at the same time and take turns; those that are not asked are suspended.
+About 10 minutes. All servers run at the same time and take turns; those that are not asked are suspended.
 """
 
 import argparse
 import asyncio
 import itertools
 import json
-import signal
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 
 from benchmarks.report import table
-from benchmarks.servers.harness import FLOAT32, Ratio, cpu_seconds, named, paired, running, taking_turns, turned
+from benchmarks.servers.harness import (
+    FLOAT32,
+    FREE,
+    Ratio,
+    cpu_seconds,
+    options_with_arms,
+    paired,
+    running,
+    taking_turns,
+    turned,
+)
 from benchmarks.servers.new_tools import extended
-from constrained_k2.evaluation.bundled import bundled_bodies
+from constrained_k2.evaluation.sample import bundled_bodies
 from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.evaluation.server_metrics import growth, parse_counters, total
-from constrained_k2.testing import build_model
 from scripts.small_model.shipped import HELD_OUT, build_small_model
 from scripts.smollm2.checkpoint import write_checkpoint
 
@@ -34,35 +41,6 @@ _FLAGS = (FLOAT32, f"--max-num-seqs={_ROWS}", f"--stream-interval={_INTERVAL}")
 _REQUESTS = 4  # in a burst, at least, in waves of the concurrency
 _MOST_REQUESTS = 1_000  # of a burst
 _DRAWN = 8  # samples drawn for each one sent
-
-
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """One arm."""
-
-    name: str  # its row in the table
-    server: str  # A key of SERVERS
-    tool_choice: str | None  # none sends no tools
-    baseline: str  # the arm of the denominator: the same requests, unconstrained or with one setting less
-    is_measured: bool = True  # the probabilities of names are measured, as they are by default
-
-
-_NO_TOOLS, _FREE = "no tools, vLLM without the plugin", "tools, unconstrained"
-_ROUTES = ("structured_output", "logits_processor")
-ARMS = (
-    Arm(_NO_TOOLS, "stock", None, _NO_TOOLS),
-    *(Arm(f"no tools, plugin, {route} route", route, None, _NO_TOOLS) for route in _ROUTES),
-    Arm(_FREE, "stock", "auto", _FREE),
-    *(Arm(f"tools, constrained, {route} route", route, "auto", _FREE) for route in _ROUTES),
-    Arm("tools, vLLM's strict level", "strict", "auto", _FREE),
-    *(Arm(f"a call required, {route} route", route, "required", _FREE) for route in _ROUTES),
-    Arm("a call required, vLLM's strict level", "strict", "required", _FREE),
-    *(
-        Arm(f"names {how}measured, {route} route", route, "required", f"names not measured, {route} route", not how)
-        for route in _ROUTES
-        for how in ("not ", "")
-    ),
-)
 
 
 class Burst(NamedTuple):
@@ -86,34 +64,17 @@ class Burst(NamedTuple):
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.servers", description=__doc__)
-    served = parser.add_mutually_exclusive_group()
-    served.add_argument("--tokenizer", type=Path, help="use a random model with this vocabulary, not the small model")
-    served.add_argument(
-        "--smollm2", action="store_true", help="use the demo's model, SmolLM2-135M, not the small model"
-    )
+    parser.add_argument("--smollm2", action="store_true", help="use the demo's model, SmolLM2, not the small model")
     parser.add_argument("--known-tools", action="store_true", help="send the same requests in every round")
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
     parser.add_argument(
         "--concurrency", type=int, action="append", help="requests at a time; repeatable (default: 1, 8 and 32)"
     )
-    parser.add_argument(
-        "--arm", action="append", default=[], help="only arms whose names contain this, and their baselines; repeatable"
-    )
-    options = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a suspended server does not end with its parent
-    try:
-        arms = arms_named(options.arm)
-    except ValueError as error:
-        parser.error(str(error))
+    options, arms = options_with_arms(parser)
     concurrencies = options.concurrency or (1, 8, 32)
     with tempfile.TemporaryDirectory() as name:
         directory, model = Path(name), Path(name) / "model"
-        if options.smollm2:
-            write_checkpoint(model)
-        elif options.tokenizer:
-            build_model(model, arch="kimi_k2", tokenizer=options.tokenizer)
-        else:
-            build_small_model(model)
+        (write_checkpoint if options.smollm2 else build_small_model)(model)
         seeds = [0] * (options.rounds + 1) if options.known_tools else range(options.rounds + 1)
         found = measure(model, directory, seeds=seeds, concurrencies=concurrencies, arms=arms)
     columns = (
@@ -127,14 +88,14 @@ def main() -> None:
         "CPU s/1,000 tokens",
         "ratio",
     )
-    rows = [row(arm, many, found[arm.name, many], found[arm.baseline, many]) for many in concurrencies for arm in arms]
+    rows = [row(arm, many, found[arm, many], found[FREE, many]) for many in concurrencies for arm in arms]
     print(f"Interleaved; ratio: to the same requests unconstrained, by rounds\n\n{table(columns, rows)}")
 
 
-def row(arm: Arm, concurrency: int, bursts: Sequence[Burst], baseline: Sequence[Burst]) -> list[str]:
+def row(arm: str, concurrency: int, bursts: Sequence[Burst], baseline: Sequence[Burst]) -> list[str]:
     """Format an arm at one concurrency: medians over its rounds, and its ratio to the baseline's same rounds."""
     ratio, spread = "1", ""
-    if arm.name != arm.baseline:
+    if bursts is not baseline:
         ratios = paired([burst.step for burst in bursts], [burst.step for burst in baseline])
         mean, low, high = Ratio.of(ratios)
         ratio = f"{mean:.3f} ({low:.3f} to {high:.3f})"
@@ -143,40 +104,29 @@ def row(arm: Arm, concurrency: int, bursts: Sequence[Burst], baseline: Sequence[
     first, masks, cpu = (statistics.median(found) for found in list(zip(*bursts, strict=True))[1:])
     times = f"{1e3 * first:.1f}", f"{100 * masks:.2f} %", f"{cpu:.2f}"
     more = statistics.median(own.cpu / other.cpu for own, other in zip(bursts, baseline, strict=True))
-    return [arm.name, f"{concurrency}", f"{steps:.1f}", ratio, spread, *times, f"{more:.3f}"]
-
-
-def arms_named(parts: Sequence[str]) -> tuple[Arm, ...]:
-    """Return the arms whose names contain one of these, and their baselines; all arms for none.
-
-    Raises:
-        ValueError: No arm's name contains one of them.
-    """
-    chosen = named({arm.name: arm for arm in ARMS}, parts)
-    baselines = {arm.baseline for arm in chosen}
-    return tuple(arm for arm in ARMS if arm in chosen or arm.name in baselines)
+    return [arm, f"{concurrency}", f"{steps:.1f}", ratio, spread, *times, f"{more:.3f}"]
 
 
 def measure(
-    model: Path, directory: Path, *, seeds: Sequence[int], concurrencies: Sequence[int], arms: Sequence[Arm]
+    model: Path, directory: Path, *, seeds: Sequence[int], concurrencies: Sequence[int], arms: Sequence[str]
 ) -> dict[tuple[str, int], list[Burst]]:
     """Send the same requests to every arm in turn, a round for each seed; return an arm's bursts at each concurrency.
 
     The first round warms the servers up and is not measured.
     """
-    found: dict[tuple[str, int], list[Burst]] = {(arm.name, many): [] for arm in arms for many in concurrencies}
-    with taking_turns(model, [arm.server for arm in arms], _FLAGS, directory) as servers:
+    found: dict[tuple[str, int], list[Burst]] = {(arm, many): [] for arm in arms for many in concurrencies}
+    with taking_turns(model, arms, _FLAGS, directory) as servers:
         for arm in arms:
-            _timed(servers[arm.server], bodies_of(arm, _ROWS, seeds[0]), _ROWS)
+            _timed(servers[arm], bodies_of(_ROWS, seeds[0]), _ROWS)
         for number, seed in enumerate(seeds[1:]):
             for many, arm in itertools.product(concurrencies, turned(arms, number)):
-                bodies = bodies_of(arm, max(many, _REQUESTS), seed)
-                found[arm.name, many].append(_timed(servers[arm.server], bodies, many))
+                bodies = bodies_of(max(many, _REQUESTS), seed)
+                found[arm, many].append(_timed(servers[arm], bodies, many))
     return found
 
 
-def bodies_of(arm: Arm, count: int, seed: int) -> list[dict[str, Any]]:
-    """Return the requests of a burst, which differ between arms only in what defines the arm; a seed has its own tools.
+def bodies_of(count: int, seed: int) -> list[dict[str, Any]]:
+    """Return the requests of a burst; a seed has its own tools.
 
     Of many requests, those with the longest expected calls are used: ``ignore_eos`` makes every request write the same
     number of tokens, and after the end of a turn constrained requests only repeat the stop, at almost no cost (two
@@ -188,14 +138,8 @@ def bodies_of(arm: Arm, count: int, seed: int) -> list[dict[str, Any]]:
     samples = sorted(drawn, key=lambda sample: len(json.dumps(sample["expected"])), reverse=True)
     bodies = []
     for number, sample in enumerate(samples[:count]):
-        body = common | {"messages": sample["messages"]}
-        if arm.tool_choice is not None:
-            # Two arms of one server must not find each other's grammars: both have new tools.
-            tools = extended(sample["tools"], _MOST_REQUESTS * (2 * seed + arm.is_measured) + number)
-            body |= {"tools": tools, "tool_choice": arm.tool_choice}
-        if not arm.is_measured:
-            body["vllm_xargs"] = {"constrained_k2_undeclared_calls": "nearest"}
-        bodies.append(body)
+        tools = extended(sample["tools"], _MOST_REQUESTS * seed + number)
+        bodies.append(common | {"messages": sample["messages"], "tools": tools})
     return bodies
 
 

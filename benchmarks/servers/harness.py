@@ -1,11 +1,14 @@
 """Comparisons of whole vLLM servers share this: flags, servers that take turns, requests, ratios of paired rounds."""
 
+import argparse
 import asyncio
+import signal
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
@@ -23,11 +26,19 @@ SERVERS: Mapping[str, tuple[Sequence[str], Mapping[str, str]]] = {
 }
 """Name -> flags and environment."""
 
+FREE = "tools, unconstrained"
+ARMS: Mapping[str, str] = {
+    FREE: "stock",
+    "tools, constrained, structured_output route": "structured_output",
+    "tools, constrained, logits_processor route": "logits_processor",
+    "tools, vLLM's strict level": "strict",
+}
+"""The arms that are compared in speed, each with its server; all have the same prompts."""
+
 _PATIENT = {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "86400"}  # vLLM's 300 end while a server is suspended within a step
 _RESAMPLED = 2_000
 _TRIMMED = 0.2  # of the rounds, at each end
 _STALLED = 5  # times the median of its rounds: a baseline that waited for the machine says nothing of an arm
-_Arm = TypeVar("_Arm")
 
 
 class Ratio(NamedTuple):
@@ -52,36 +63,39 @@ def paired(times: Sequence[float], baseline: Sequence[float]) -> list[float]:
     return sorted(other / own for own, other in zip(times, baseline, strict=True) if other <= longest)
 
 
-def named(arms: Mapping[str, _Arm], parts: Sequence[str]) -> list[_Arm]:
-    """Return the arms whose names contain one of these parts; all arms for none.
-
-    Raises:
-        ValueError: No arm's name contains one of them.
-    """
-    for part in parts:
-        if not any(part in name for name in arms):
-            raise ValueError(f"no arm's name contains {part!r}; the arms are: {'; '.join(arms)}")
-    return [arm for name, arm in arms.items() if not parts or any(part in name for part in parts)]
+def arms_named(part: str) -> list[str]:
+    """Return the arms whose names contain this part, as the type of an option ``--arm``."""
+    if not (found := [arm for arm in ARMS if part in arm]):
+        raise argparse.ArgumentTypeError(f"no arm's name contains {part!r}; the arms are: {'; '.join(ARMS)}")
+    return found
 
 
-def turned(arms: Sequence[_Arm], number: int) -> list[_Arm]:
+def options_with_arms(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, list[str]]:
+    """Parse a benchmark's options; return them, and the arms that ``--arm`` leaves, always with :data:`FREE`."""
+    text = f"only arms whose names contain this, and {FREE!r}; repeatable"
+    parser.add_argument("--arm", type=arms_named, action="append", metavar="PART", help=text)
+    options = parser.parse_args()
+    return options, [arm for arm in ARMS if not options.arm or arm in {FREE, *chain(*options.arm)}]
+
+
+def turned(arms: Sequence[str], number: int) -> list[str]:
     """Return the arms in a round's order: each round begins with another one."""
     return [*arms[number % len(arms) :], *arms[: number % len(arms)]]
 
 
 @contextmanager
 def taking_turns(
-    model: Path, names: Sequence[str], flags: Sequence[str], directory: Path
+    model: Path, arms: Sequence[str], flags: Sequence[str], directory: Path
 ) -> Iterator[dict[str, VllmServer]]:
-    """Run the named :data:`SERVERS` at the same time, all suspended (SIGSTOP): idle vLLM processes poll."""
+    """Run the servers of these :data:`ARMS` at the same time, all suspended (SIGSTOP): idle vLLM processes poll."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a suspended server does not end with its parent
     with ExitStack() as stack:
         servers = {}
-        for name in dict.fromkeys(names):
-            its_flags, environment = SERVERS[name]
-            server = VllmServer(
-                model, (*flags, *its_flags), log=directory / f"{name}.log", environment={**environment, **_PATIENT}
-            )
-            servers[name] = stack.enter_context(server)
+        for arm in arms:
+            its_flags, environment = SERVERS[ARMS[arm]]
+            log = directory / f"{ARMS[arm]}.log"
+            server = VllmServer(model, (*flags, *its_flags), log=log, environment={**environment, **_PATIENT})
+            servers[arm] = stack.enter_context(server)
             _suspend(server)
             stack.callback(_resume, server)
         yield servers

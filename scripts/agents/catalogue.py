@@ -7,12 +7,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from scripts.agents.scripted import LAST, Call, Turn
+from scripts.agents.scripted import LAST, Answer, Call, Turn
 
 MODEL = "kimi-k2"
 _KEY = "none"  # the servers here ask for none, but every client wants one
 ANSWER = {"found": "two lines"}
 _MCP_TOOLS = str(Path(__file__).parent / "mcp_tools.py")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """The model's answers and the agent's settings in one run; scenarios.py has them."""
+
+    name: str
+    title: str  # in the table of results
+    turns: Callable[["Agent", Path], list[Answer]]  # of an agent and its project's folder
+    fits: Callable[["Agent"], bool] = lambda _agent: True
+    mcp_tools: int = 0  # this many tools of an MCP server beside the agent's own
+    answer_schema: dict[str, Any] | None = None  # what the agent is told its last answer must fit
+    careful: bool = False  # nothing that the model asks for may change a file or start a program
+    cut: bool = False  # the agent is interrupted while the answer streams
+    known_model: bool = False  # under a model name that the client knows
+    tool_search: bool = False  # the agent may keep tools back until the model searches for them
 
 
 @dataclass(frozen=True)
@@ -24,11 +40,9 @@ class Job:
     project: Path
     url: str  # of the proxy, without /v1
     prompt: str
-    mcp_tools: int = 0  # this many tools of an MCP server beside the agent's own
-    tool_search: bool = False  # the agent may keep tools back until the model searches for them
-    answer_schema: Path | None = None  # a file: the JSON Schema that the last answer must fit
-    careful: bool = False  # nothing that the model asks for may change a file or start a program
-    model: str = MODEL
+    scenario: Scenario
+    answer_schema: Path | None  # a file with the scenario's
+    model: str
 
 
 @dataclass(frozen=True)
@@ -93,15 +107,19 @@ def _mcp_servers(count: int) -> dict[str, Any]:
 
 
 def _claude_code(agent: Agent, job: Job) -> Launch:
-    allowed = "Read Glob Grep mcp__many" + ("" if job.careful else " Bash")
+    allowed = "Read Glob Grep mcp__many" + ("" if job.scenario.careful else " Bash")
     command = [agent.executable(job.folder), "-p", job.prompt, "--model", job.model, "--output-format", "stream-json"]
     command += ["--verbose", "--include-partial-messages", "--allowedTools", allowed]
-    if job.mcp_tools:
-        command += ["--strict-mcp-config", "--mcp-config", json.dumps({"mcpServers": _mcp_servers(job.mcp_tools)})]
+    if job.scenario.mcp_tools:
+        command += [
+            "--strict-mcp-config",
+            "--mcp-config",
+            json.dumps({"mcpServers": _mcp_servers(job.scenario.mcp_tools)}),
+        ]
     if job.answer_schema:
         command += ["--json-schema", job.answer_schema.read_text()]
     environment = {
-        "ENABLE_TOOL_SEARCH": str(job.tool_search).lower(),
+        "ENABLE_TOOL_SEARCH": str(job.scenario.tool_search).lower(),
         "ANTHROPIC_BASE_URL": job.url,
         "ANTHROPIC_API_KEY": _KEY,
         "ANTHROPIC_SMALL_FAST_MODEL": job.model,
@@ -119,7 +137,7 @@ def _codex(agent: Agent, job: Job) -> Launch:
         "model": job.model,
         "model_provider": "local",
         "approval_policy": "never",
-        "sandbox_mode": "read-only" if job.careful else "danger-full-access",
+        "sandbox_mode": "read-only" if job.scenario.careful else "danger-full-access",
         "check_for_update_on_startup": False,
         "model_context_window": 131072,
         "analytics.enabled": False,
@@ -128,7 +146,7 @@ def _codex(agent: Agent, job: Job) -> Launch:
         "model_providers.local.base_url": f"{job.url}/v1",
         "model_providers.local.wire_api": "responses",
     }
-    for name, server in _mcp_servers(job.mcp_tools).items():
+    for name, server in _mcp_servers(job.scenario.mcp_tools).items():
         table |= {f"mcp_servers.{name}.{key}": value for key, value in server.items()}
     lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())  # JSON's values are TOML's too
     command = [agent.executable(job.folder), "exec", "--skip-git-repo-check", "--json", job.prompt]
@@ -147,7 +165,7 @@ _AI_SDK = {  # the client library of opencode that speaks an endpoint's protocol
 def _opencode(agent: Agent, job: Job) -> Launch:
     limit = {"context": 131072, "output": 8000}
     model = {"name": job.model, "tool_call": True, "reasoning": True, "limit": limit}
-    permission = dict.fromkeys(("bash", "edit", "webfetch"), "deny" if job.careful else "allow")
+    permission = dict.fromkeys(("bash", "edit", "webfetch"), "deny" if job.scenario.careful else "allow")
     config: dict[str, Any] = {
         "provider": {
             "local": {
@@ -162,8 +180,8 @@ def _opencode(agent: Agent, job: Job) -> Launch:
         "share": "disabled",
         "permission": permission,
     }
-    if job.mcp_tools:
-        config["mcp"] = {"many": {"type": "local", "command": _mcp_command(job.mcp_tools), "enabled": True}}
+    if job.scenario.mcp_tools:
+        config["mcp"] = {"many": {"type": "local", "command": _mcp_command(job.scenario.mcp_tools), "enabled": True}}
     command = [agent.executable(job.folder), "run", "--format", "json", "--print-logs", job.prompt]
     names = ("DISABLE_AUTOUPDATE", "DISABLE_MODELS_FETCH", "DISABLE_LSP_DOWNLOAD", "DISABLE_DEFAULT_PLUGINS")
     environment = {f"OPENCODE_{name}": "1" for name in names}
@@ -175,15 +193,15 @@ def _qwen_code(agent: Agent, job: Job) -> Launch:
         "privacy": {"usageStatisticsEnabled": False},
         "telemetry": {"enabled": False},
         "general": {"disableAutoUpdate": True, "enableAutoUpdate": False},
-        "mcpServers": {name: server | {"trust": True} for name, server in _mcp_servers(job.mcp_tools).items()},
+        "mcpServers": {name: server | {"trust": True} for name, server in _mcp_servers(job.scenario.mcp_tools).items()},
     }
-    mode = "default" if job.careful else "yolo"
+    mode = "default" if job.scenario.careful else "yolo"
     kind = "anthropic" if agent.endpoint == "/v1/messages" else "openai"
     command = [agent.executable(job.folder), "-p", job.prompt, "--auth-type", kind, "--approval-mode", mode]
     command += ["--output-format", "stream-json", "--model", job.model]
     if job.answer_schema:
         command += ["--json-schema", job.answer_schema.read_text()]
-    if not job.tool_search:
+    if not job.scenario.tool_search:
         command += ["--exclude-tools", "tool_search"]
     environment = {"OPENAI_API_KEY": _KEY, "OPENAI_BASE_URL": f"{job.url}/v1", "OPENAI_MODEL": job.model}
     environment |= {"ANTHROPIC_API_KEY": _KEY, "ANTHROPIC_BASE_URL": job.url, "ANTHROPIC_MODEL": job.model}

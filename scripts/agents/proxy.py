@@ -19,8 +19,6 @@ from scripts.agents.observation import (
     GENERATING,
     Exchange,
     calls_in_history,
-    fields_of,
-    keywords_of,
     observe_event,
     reason_of,
     tools_of,
@@ -71,9 +69,9 @@ class RecordingProxy:
         return self.exchanges
 
     async def _pass_on(self, request: Request) -> Response:
-        exchange = Exchange(request.method, request.url.path.rstrip("/") or "/")
+        exchange = Exchange(request.url.path.rstrip("/") or "/")
         self.exchanges.append(exchange)
-        content = self._observe_request(exchange, request, await request.body())
+        content = self._observe_request(exchange, await request.body())
         headers = {name: value for name, value in request.headers.items() if name not in _HOP}
         client = httpx.AsyncClient(timeout=_TIMEOUT)
         url = f"{self._server_url}{request.url.path}" + (f"?{request.url.query}" if request.url.query else "")
@@ -99,17 +97,14 @@ class RecordingProxy:
         kept = {name: value for name, value in answer.headers.items() if name not in _HOP}
         return StreamingResponse(self._stream(exchange, client, answer), answer.status_code, kept)
 
-    def _observe_request(self, exchange: Exchange, request: Request, content: bytes) -> bytes:
+    def _observe_request(self, exchange: Exchange, content: bytes) -> bytes:
         exchange.digest = hashlib.sha256(content).hexdigest()
-        beta = request.headers.get("anthropic-beta", "")
-        exchange.headers = frozenset(filter(None, (name.strip() for name in beta.split(","))))
         body: Any = None
         with suppress(ValueError):
             body = json.loads(content) if content else None
         if not isinstance(body, dict):
             return content
-        exchange.fields, exchange.keywords = fields_of(body), keywords_of(body)
-        exchange.tools = len(tools_of(body))
+        exchange.is_streamed, exchange.tools = body.get("stream") is True, len(tools_of(body))
         if exchange.path not in GENERATING:
             return content
         return json.dumps(body | self._script(body, calls_in_history(body))).encode()

@@ -16,10 +16,10 @@ from pathlib import Path
 import httpx
 
 from constrained_k2 import Vocabulary
-from scripts.agents.catalogue import ANSWER, MODEL, Agent, Job, Launch
+from scripts.agents.catalogue import ANSWER, MODEL, Agent, Job, Launch, Scenario
 from scripts.agents.observation import GENERATING, Exchange
 from scripts.agents.proxy import RecordingProxy
-from scripts.agents.scenarios import NOTES, Scenario
+from scripts.agents.scenarios import NOTES
 from scripts.agents.scripted import Dictation
 
 _KEPT_VARIABLES = ("PATH", "LANG", "TERM", "SSL_CERT_FILE")
@@ -72,10 +72,8 @@ def run(  # noqa: PLR0913 - what every run needs
         project=project,
         url=proxy.url,
         prompt=_PROMPT,
-        mcp_tools=scenario.mcp_tools,
-        tool_search=scenario.tool_search,
+        scenario=scenario,
         answer_schema=schema_file,
-        careful=scenario.careful,
         model=agent.known_model if scenario.known_model else MODEL,
     )
     launch = agent.launch(agent, job)
@@ -127,7 +125,7 @@ def _is_under_way(exchange: Exchange) -> bool:
     """True in the middle of an answer: some events of a stream, or seconds after a request that is not streamed."""
     if exchange.path not in GENERATING or exchange.ended != "open":
         return False
-    return exchange.events.total() >= _SEEN or ("stream=true" not in exchange.fields and exchange.age() > 3)
+    return exchange.events >= _SEEN or (not exchange.is_streamed and time.monotonic() - exchange.started > 3)
 
 
 def _interrupt(process: subprocess.Popen[bytes]) -> int | None:

@@ -1,31 +1,12 @@
 """The scenarios: what the model answers, and what the agent is given."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from scripts.agents.catalogue import Agent
+from scripts.agents.catalogue import Agent, Scenario
 from scripts.agents.scripted import Answer, Call, Sampled, Turn
 
 NOTES = "notes.txt"
 _LONG_TEXT = "The work goes on and on. " * 1500  # over 10,000 tokens: clients may take seconds to stop
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """One run of an agent."""
-
-    name: str
-    title: str  # in the table of results
-    turns: Callable[[Agent, Path], list[Answer]]  # of an agent and its project's folder
-    fits: Callable[[Agent], bool] = lambda _agent: True
-    mcp_tools: int = 0
-    answer_schema: dict[str, Any] | None = None  # what the agent is told its last answer must fit
-    careful: bool = False  # see Job
-    cut: bool = False  # the agent is interrupted while the answer streams
-    known_model: bool = False  # under a model name that the client knows
-    tool_search: bool = False  # see Job
 
 
 def _tool_turns(agent: Agent, project: Path) -> list[Answer]:

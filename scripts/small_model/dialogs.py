@@ -2,13 +2,12 @@
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from scripts.small_model.catalogue import TOOLS, Argument, Declared, Tool
-from scripts.small_model.faults import Faults
 from scripts.small_model.values import Draw, Value, is_held_out
 
 CHATS = (
@@ -57,6 +56,37 @@ class Wanted:
     category: str  # one of the kinds above
     calls: Sequence[tuple[str, dict[str, Any]]] = ()  # name and arguments
     answer: str = ""  # if no call is expected
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Frequencies of wrong calls in the training data, so that the small model makes mistakes that a check finds.
+
+    They are set by hand; sampling adds no further mistakes.
+    """
+
+    number: float = 0.0  # of integers that are written as strings
+    enum: float = 0.0  # of enum values in the request's words or in upper case
+    name: float = 0.0  # of calls with another variant of the tool's name
+    missing: float = 0.0  # of calls without their last required argument
+
+    def of(self, declared: Declared, arguments: Mapping[str, Any], chance: random.Random) -> tuple[str, dict[str, Any]]:
+        """Return the name and arguments of a call of a declared tool, with random faults."""
+        tool = declared.tool
+        known = {argument.key(declared.variant): argument for argument in tool.required + tool.optional}
+        found = {key: self._value(known[key], value, chance) for key, value in arguments.items()}
+        if tool.required and chance.random() < self.missing:
+            found.pop(tool.required[-1].key(declared.variant))
+        others = [name for name in tool.names if name != declared.name]
+        return chance.choice(others) if chance.random() < self.name else declared.name, found
+
+    def _value(self, argument: Argument, value: Any, chance: random.Random) -> Any:
+        if argument.schema.get("type") == "integer" and chance.random() < self.number:
+            return str(value)
+        if "enum" in argument.schema and chance.random() < self.enum:
+            said = next(text for text, meant in argument.options["words"].items() if meant == value)
+            return said if said != value else value.upper()
+        return value
 
 
 class Author:

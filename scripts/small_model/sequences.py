@@ -1,19 +1,51 @@
-"""Tokenizes dialogs, and flags the tokens that the assistant writes."""
+"""Renders dialogs as a server of the small model does, and flags the tokens that the assistant writes."""
 
+import json
 from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from constrained_k2.prompts.prompt import PromptRenderer, Renderer
+from constrained_k2.prompts.rendered import RenderedPrompt
+from constrained_k2.prompts.xtml import XtmlRenderer
 from constrained_k2.vocabulary.vocabulary import Vocabulary
-from scripts.small_model.wire_formats import DialogRenderer
+from scripts.small_model.shipped import SMALL_MODELS
 
 IGNORED = -100
 """Target of a position whose next token is not the assistant's."""
 
 _SORTED_TOGETHER = 32
+
+
+class DialogRenderer:
+    """Renders dialogs as a server of the small model does; the vocabulary tells the wire format."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._is_xtml = vocabulary.format.argument_encoding == "xtml"
+        template = (files("constrained_k2.testing") / "chat_template.jinja").read_text("utf-8")
+        self._renderer: Renderer = (
+            XtmlRenderer(vocabulary) if self._is_xtml else PromptRenderer.from_template(template, vocabulary)
+        )
+        self._fields = SMALL_MODELS["kimi_k3" if self._is_xtml else "kimi_k2"].fields
+
+    def render(self, dialog: Mapping[str, Any], *, opens_answer: bool = False) -> RenderedPrompt:
+        """Render a dialog, with the opening of the assistant's next turn if ``opens_answer``."""
+        messages = [_decoded(message) for message in dialog["messages"]] if self._is_xtml else dialog["messages"]
+        body = {**dialog, **self._fields, "messages": messages, "add_generation_prompt": opens_answer}
+        return self._renderer.render(body, repair=False)
+
+
+def _decoded(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Decode the arguments of a message's calls: vLLM does so for Kimi K3, whose tokenizer writes them again."""
+    calls = [
+        {**call, "function": {**call["function"], "arguments": json.loads(call["function"]["arguments"])}}
+        for call in message.get("tool_calls", ())
+    ]
+    return {**message, "tool_calls": calls} if calls else message
 
 
 class Sequences:

@@ -5,24 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from constrained_k2.formats.kimi_k2 import BOS, PAD
-from constrained_k2.testing.tokenization_kimi import read_ranks
 from constrained_k2.testing.tokenizer import WireFormatName, write_tokenizer
-from scripts.small_model.shape import SERVED_LATENT, SERVED_ROTARY, Shape
-from scripts.small_model.shipped import SHIPPED_FILES
-from scripts.small_model.wire_formats import SURFACES
-
-
-def ship(trained: Path, out: Path, wire_format: WireFormatName = "kimi_k2") -> None:
-    """Write the files that the wheel ships of a training's output."""
-    ranks = read_ranks(trained / "tiktoken.model")
-    write_model(out, load_file(trained / "weights.safetensors"), ranks, wire_format)
-    for path in out.iterdir():
-        if path.name not in SHIPPED_FILES:
-            path.unlink()
+from scripts.small_model.network import SERVED_LATENT, SERVED_ROTARY, Shape
+from scripts.small_model.shipped import SMALL_MODELS
 
 
 def write_model(
@@ -33,7 +22,7 @@ def write_model(
     texts = write_tokenizer(out, ranks=ranks, wire_format=wire_format)
     ids = {text: token_id for token_id, text in enumerate(texts)}
     shape = Shape(len(texts))
-    turn_end = SURFACES[wire_format].format.marker_texts["turn_end"]
+    turn_end = SMALL_MODELS[wire_format].wire_format.marker_texts["turn_end"]
     ends = {"bos_token_id": ids[BOS], "eos_token_id": ids[turn_end]}
     _write_json(out / "config.json", shape.config() | ends | {"pad_token_id": ids[PAD]})
     _write_json(out / "generation_config.json", ends)

@@ -1,11 +1,9 @@
 """The small model's vocabulary: byte pairs split so that a value has the same tokens in every context."""
 
-import base64
 import itertools
 import re
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from pathlib import Path
 
 from constrained_k2.formats.kimi_k2 import SPECIAL_COUNT, reserved_text
 from constrained_k2.testing.tokenizer import WireFormatName, train_ranks
@@ -13,7 +11,8 @@ from constrained_k2.vocabulary.tokenizer_files import TiktokenEncoder
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 from scripts.small_model.catalogue import TOOLS
 from scripts.small_model.dialogs import CHATS, NO_TOOL, SECOND, answered_dialogs
-from scripts.small_model.wire_formats import SURFACES, DialogRenderer
+from scripts.small_model.sequences import DialogRenderer
+from scripts.small_model.shipped import SMALL_MODELS
 
 _PIECE = re.compile(r"[A-Za-z]+|[0-9]+|[^A-Za-z0-9\s]+|\s+")
 _MARKER = re.compile(r"<\|[a-z_]+\|>")
@@ -40,7 +39,7 @@ def train_vocabulary(texts: Iterable[str], prose: Iterable[str], size: int) -> d
 
 def phrasing(wire_format: WireFormatName = "kimi_k2") -> list[str]:
     """Return the phrasing of requests, descriptions, answers and tags, without values."""
-    texts = [NO_TOOL, *SECOND, *(text for chat in CHATS for text in chat), *SURFACES[wire_format].phrasing]
+    texts = [NO_TOOL, *SECOND, *(text for chat in CHATS for text in chat), *SMALL_MODELS[wire_format].phrasing]
     for tool in TOOLS:
         texts += [tool.description, *tool.asks, *(argument.phrase for argument in tool.optional)]
     return [_SLOT.sub("", text) for text in texts]
@@ -48,18 +47,13 @@ def phrasing(wire_format: WireFormatName = "kimi_k2") -> list[str]:
 
 def dialog_texts(count: int, seed: int, wire_format: WireFormatName = "kimi_k2") -> list[str]:
     """Return the text of training dialogs, special tokens spelled out."""
-    renderer = DialogRenderer(Vocabulary.of_bytes(SURFACES[wire_format].format))
+    renderer = DialogRenderer(Vocabulary.of_bytes(SMALL_MODELS[wire_format].wire_format))
     return [renderer.render(dialog).text for dialog in islice(answered_dialogs(seed, held_out=False), count)]
 
 
 def small_vocabulary(ranks: Mapping[bytes, int], wire_format: WireFormatName = "kimi_k2") -> Vocabulary:
     """Return the vocabulary of these ordinary tokens, followed by the format's special tokens."""
-    base, named = len(ranks), SURFACES[wire_format].special_tokens
+    base, named = len(ranks), SMALL_MODELS[wire_format].special_tokens
     special = {named.get(number) or reserved_text(base + number): base + number for number in range(SPECIAL_COUNT)}
     tokens = {rank: token for token, rank in ranks.items()}
     return Vocabulary(tokens, special, base + SPECIAL_COUNT, TiktokenEncoder(ranks))
-
-
-def write_ranks(path: Path, ranks: Mapping[bytes, int]) -> None:
-    """Write a ``tiktoken.model``."""
-    path.write_bytes(b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks.items()))

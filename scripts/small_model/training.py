@@ -9,19 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
 from constrained_k2.testing.tokenizer import WireFormatName
 from constrained_k2.vocabulary.vocabulary import Vocabulary
-from scripts.small_model.dialogs import answered_dialogs
-from scripts.small_model.faults import Faults
-from scripts.small_model.network import Network
+from scripts.small_model.dialogs import Faults, answered_dialogs
+from scripts.small_model.network import Network, Shape
 from scripts.small_model.sequences import IGNORED, Sequences
-from scripts.small_model.shape import Shape
+from scripts.small_model.serving import write_model
 from scripts.small_model.start import lay_out_copying
-from scripts.small_model.tokenizer import dialog_texts, phrasing, small_vocabulary, train_vocabulary, write_ranks
+from scripts.small_model.tokenizer import dialog_texts, phrasing, small_vocabulary, train_vocabulary
 
 _HELD_OUT = 8  # batches of held-out dialogs, whose answers each line of the log measures
 
@@ -39,7 +37,6 @@ class Recipe:
     seed: int = 0  # of weights and data
     longest: int = 1152  # tokens of a dialog; longer ones are left out
     every: int = 100  # steps between two lines of the log
-    keep: int = 100  # steps between two checkpoints
     texts: int = 300  # dialogs that the vocabulary is trained on
     tokens: int = 1000  # of the vocabulary, before numbers and words with spaces are added
     faults: Faults = field(default_factory=lambda: Faults(number=0.15, enum=0.15, name=0.06, missing=0.03))
@@ -49,13 +46,8 @@ RECIPES: Mapping[WireFormatName, Recipe] = {"kimi_k2": Recipe(), "kimi_k3": Reci
 """The recipe for each wire format. A dialog has about half as many tokens again in Kimi K3's."""
 
 
-def train(
-    vocabulary: Vocabulary,
-    recipe: Recipe,
-    say: Callable[[dict[str, float]], None],
-    keep: Callable[[Network, int], None] = lambda *_: None,
-) -> Network:
-    """Train a network; ``say`` receives each line of the log, ``keep`` the network and the step for a checkpoint."""
+def train(vocabulary: Vocabulary, recipe: Recipe, say: Callable[[dict[str, float]], None]) -> Network:
+    """Train a network; ``say`` receives each line of the log."""
     torch.manual_seed(recipe.seed)
     network = Network(Shape(vocabulary.size))
     lay_out_copying(network)
@@ -87,10 +79,12 @@ def train(
         recent.append(loss.item())
         if step % recipe.every == 0 or step == recipe.steps:
             line = {"step": step, "tokens": tokens, "loss": sum(recent) / len(recent), "balance": balance.item()}
-            say(line | measure(network, held_out, vocabulary) | {"seconds": time.monotonic() - started})
+            say(
+                line
+                | measure(lambda ids: network.logits(network(ids)[0]), held_out, vocabulary)
+                | {"seconds": time.monotonic() - started}
+            )
             recent.clear()
-        if step % recipe.keep == 0:
-            keep(network, step)
     return network
 
 
@@ -104,7 +98,9 @@ def _loss(network: Network, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tenso
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def measure(network: Network, batches: list[tuple[Tensor, Tensor]], vocabulary: Vocabulary) -> dict[str, float]:
+def measure(
+    logits_of: Callable[[Tensor], Tensor], batches: list[tuple[Tensor, Tensor]], vocabulary: Vocabulary
+) -> dict[str, float]:
     """Measure the prediction of held-out answers, each token given the correct ones before it.
 
     ``held_out_loss`` is in nats a token; ``calls_right`` (messages with calls) and ``texts_right`` are the shares of
@@ -116,8 +112,7 @@ def measure(network: Network, batches: list[tuple[Tensor, Tensor]], vocabulary: 
     texts: list[bool] = []
     for ids, targets in batches:
         with torch.autocast("cpu", torch.bfloat16):
-            states, _ = network(ids)
-            logits = network.logits(states).float()
+            logits = logits_of(ids).float()
         wanted = targets != IGNORED
         losses.append(functional.cross_entropy(logits[wanted], targets[wanted]).item())
         right = logits.argmax(-1) == targets
@@ -145,21 +140,11 @@ def _spans(marked: Tensor) -> Iterator[tuple[int, int]]:
 
 
 def train_and_write(
-    out: Path,
-    recipe: Recipe,
-    say: Callable[[str], None],
-    copies: Path | None = None,
-    wire_format: WireFormatName = "kimi_k2",
+    out: Path, recipe: Recipe, say: Callable[[str], None], wire_format: WireFormatName = "kimi_k2"
 ) -> None:
-    """Train, and write the shipped files: vocabulary, weights, and the log with the recipe as its first line.
-
-    ``copies`` is a directory for checkpoints.
-    """
-    for directory in (out, copies):
-        if directory is not None:
-            directory.mkdir(parents=True, exist_ok=True)
+    """Train, and write a model directory, with the log in it; the recipe is the log's first line."""
+    out.mkdir(parents=True, exist_ok=True)
     ranks = train_vocabulary(dialog_texts(recipe.texts, recipe.seed, wire_format), phrasing(wire_format), recipe.tokens)
-    write_ranks(out / "tiktoken.model", ranks)
     with (out / "training.jsonl").open("w") as log:
 
         def write(line: dict[str, Any]) -> None:
@@ -168,16 +153,7 @@ def train_and_write(
             log.flush()
             say(json.dumps(rounded))
 
-        def keep(network: Network, step: int) -> None:
-            if copies is not None:
-                write_weights(copies / f"weights-{step}.safetensors", network)
-
         write(asdict(recipe))
-        network = train(small_vocabulary(ranks, wire_format), recipe, write, keep)
-    write_weights(out / "weights.safetensors", network)
-
-
-def write_weights(path: Path, network: Network) -> None:
-    """Write a network's weights in bfloat16."""
+        network = train(small_vocabulary(ranks, wire_format), recipe, write)
     weights = {name: weight.to(torch.bfloat16) for name, weight in network.state_dict().items()}
-    save_file(weights, path, metadata={"format": "pt"})
+    write_model(out, weights, ranks, wire_format)

@@ -119,7 +119,7 @@ def _resume(path: Path, recipe: Recipe, trained: dict[str, Any], optimizer: torc
         return 0
     found = torch.load(path, weights_only=True)
     if found["recipe"] != asdict(recipe):
-        raise ValueError(f"{path} is of another recipe, {found['recipe']}: remove it, or give its options")
+        raise ValueError(f"{path} is of another recipe, {found['recipe']}: remove it")
     with torch.no_grad():
         for name, weight in trained.items():
             weight.copy_(found["trained"][name])

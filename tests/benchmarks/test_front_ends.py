@@ -74,4 +74,3 @@ def test_each_front_end_is_measured_with_and_without_the_package() -> None:
     assert {(each.name, each.environment.get("VLLM_PLUGINS")) for each in front_ends({"R": "1"})} == {
         (name, plugins) for name in ("Rust", "Python") for plugins in ("none", None)
     }
-    assert {each.name for each in front_ends(None)} == {"Python"}

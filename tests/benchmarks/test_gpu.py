@@ -38,7 +38,7 @@ def test_uploads(is_masked: bool, capsys: pytest.CaptureFixture[str], monkeypatc
         copied.append(batch.masks._written)  # masks of the step
 
     monkeypatch.setattr(uploads.Batch, "apply", applied)
-    found = uploads.measure(report, Path("/nonexistent"), rows=3, tools=2, steps=20, is_masked=is_masked)
+    found = uploads.measure(report, is_small=True, rows=3, tools=2, steps=20, is_masked=is_masked)
     new, known = found["new"], found["seen before"]
     assert not report.failed and ("as by the matchers' masks" in capsys.readouterr().out) == is_masked
     assert len(known.sizes) == 20

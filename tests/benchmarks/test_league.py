@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.league import STATUSES, Status, Sums, Verdict, disproof, main
+from benchmarks.league import Status, Verdict, disproof, main, row
 from benchmarks.schemas.arms import Arm, Outcome, Work
 from benchmarks.schemas.corpora import Case, Instance
 from tests.kit.data import data
@@ -28,22 +28,19 @@ def test_the_first_fault_is_the_status(status: Status, outcome: Outcome) -> None
     assert Verdict.of(CASE, outcome).status == status
 
 
-def test_the_table_has_these_columns() -> None:
-    assert STATUSES[1:5] == ("unsatisfiable", "refused", "timeout", "died")
-
-
-def test_every_status_is_counted() -> None:
-    sums = Sums()
-    sums.add(Verdict.of(CASE, Outcome(accepted=(True, True), create_ms=4)), (1.0, 3.0))
-    sums.add(Verdict.of(CASE, Outcome(accepted=(True, True), relaxed=("#/x: why",), create_ms=2)), (2.0,))
-    sums.add(Verdict.of(CASE, Outcome(refusal="too long", create_ms=900)), ())
-    sums.add(Verdict.of(CASE, Outcome(accepted=(True, False), create_ms=3)), (9.0,))
-    assert sums.statuses == {"invalid accepted": 2, "refused": 1, "passing": 1}
-    assert sums.passing == 1 / 4
-    assert [verdict.relaxed for verdict in sums.silent] == [()]
-    assert sums.create_ms()[::2] == (3, 4), "what is refused has no grammar to wait for"
-    assert sums.mask_us()[0] == 2.5 and sums.mask_us()[1] > 8
-    assert Sums().mask_us() == (0, 0)
+def test_an_arms_row() -> None:
+    outcomes = [
+        Outcome(accepted=(True, True), create_ms=4, mask_us=(1.0, 3.0)),
+        Outcome(accepted=(True, True), relaxed=("#/x: why",), create_ms=2, mask_us=(2.0,)),
+        Outcome(refusal="too long", create_ms=900),
+        Outcome(accepted=(True, False), create_ms=3, mask_us=(9.0,)),
+    ]
+    found = row("ours, strict", [Verdict.of(CASE, outcome) for outcome in outcomes])
+    assert found[1:10] == [4, "**25.00%**", "2 (2)", "1 (1)", "0 (0)", 0, 1, 0, 0]
+    assert (found[10], found[12]) == (3, 4), "what is refused has no grammar to wait for"
+    assert found[13] == 2.5 and found[14] == pytest.approx(8.8, abs=0.1)
+    refused = row("ours, strict", [Verdict.of(CASE, outcomes[2])])
+    assert refused[10:] == [0.0] * 5
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 
 from benchmarks.ranks.__main__ import is_good, printed
-from benchmarks.ranks.run import STOCK, Answers, compared, greedy_samples, judged
-from benchmarks.ranks.topologies import ONE_RANK
+from benchmarks.ranks.run import STOCK, Answers, greedy_samples, judged
 
-TP = "tensor parallel 2"
+TP, ROUTE = "tensor parallel 2", "structured_output"
 
 
 def answer(ids: list[int], *calls: tuple[str, str], finish_reason: str = "tool_calls") -> tuple[int, Any]:
@@ -47,24 +46,16 @@ def test_only_what_a_constraint_rules_out_is_a_problem() -> None:
     assert [problem.partition(": ")[2].partition(":")[0] for problem in found.problems] == ["undeclared", "HTTP 500"]
 
 
-def test_answers_are_compared_with_one_rank_of_the_same_arm() -> None:
-    rows = compared({
-        (ONE_RANK, STOCK): answers((1,), (2,), (3,)),
-        (TP, STOCK): answers((1,), (2,), (4,)),
-        (ONE_RANK, "structured_output"): answers((5,), (6,), ()),
-        (TP, "structured_output"): answers((5,), (7,), ()),
-    })  # fmt: skip
-    assert [row.same for row in rows] == [{0, 1, 2}, {0, 1}, {0, 1}, {0}]  # a failed request is the same as nothing
-    assert not is_good(rows)
-    assert "| tensor parallel 2 | structured_output | 1 of 3 | 1 of 2 | 1 | 0 | 0 |" in printed(rows)
-
-
-@pytest.mark.parametrize(("problems", "good"), [((), True), (("#0: undeclared",), False)])
-def test_an_invalid_call_is_never_good(problems: tuple[str, ...], good: bool) -> None:
-    rows = compared({
-        (ONE_RANK, STOCK): answers((1,)),
-        (TP, STOCK): answers((1,)),
-        (ONE_RANK, "structured_output"): answers((2,)),
-        (TP, "structured_output"): answers((2,), problems=problems),
-    })  # fmt: skip
-    assert is_good(rows) == good
+@pytest.mark.parametrize(
+    ("several", "problems", "is_as_good"),
+    [((5, 7), (), True), ((5, 6), ("#0: undeclared",), False), ((8, 7), (), False)],
+    ids=["as often as vLLM alone", "an invalid call", "less often"],
+)
+def test_an_arm_keeps_the_answers_of_one_rank(
+    several: tuple[int, int], problems: tuple[str, ...], is_as_good: bool
+) -> None:
+    one = {STOCK: answers((1,), (2,), (3,)), ROUTE: answers((5,), (6,), ())}
+    two = {STOCK: answers((1,), (9,), (4,)), ROUTE: answers(*((each,) for each in several), (), problems=problems)}
+    assert is_good(one, two) == is_as_good
+    kept = sum(each == other for each, other in zip((5, 6), several, strict=True))  # a failed request is none
+    assert f"| tensor parallel 2 | structured_output | {kept} of 3 | 1 | 0 | {len(problems)} |" in printed(TP, one, two)

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,8 @@ from benchmarks.schemas.__main__ import PARTS
 from benchmarks.schemas.arms import Arm, Outcome, Work
 from benchmarks.schemas.corpora import Case, Instance
 from benchmarks.schemas.figures import SuiteFigures, signature
-from benchmarks.schemas.judge import in_python, is_multiple, judge
-from benchmarks.schemas.walks import Walk, Walks, walk, walk_over
+from benchmarks.schemas.judge import in_python, judge
+from benchmarks.schemas.walks import Walk, Walks, walk_over
 from constrained_k2 import Compiler, ConstrainedK2Error, Vocabulary
 from constrained_k2.compiler.shared import GrammarOptions
 from scripts.fetch_data import MANIFEST
@@ -34,14 +33,14 @@ SCHEMA = '{"type":"object","properties":{"n":{"type":"integer","minimum":3}},"re
 
 @pytest.mark.slow
 def test_an_arm_that_takes_too_long_is_ended_and_goes_on() -> None:
-    with Arm("ours, llguidance", None, seconds=20) as arm:
+    with Arm("ours, llguidance") as arm:
         right = arm.run(Work(SCHEMA, ('{"n":3}', '{"n":2}'), masked=True))
         assert right.accepted == (True, False)
         assert len(right.mask_us) == 2 * len('{"n":3}')  # 2 may go on: 20
         os.kill(arm._process.pid, signal.SIGSTOP)
-        arm._seconds = 0.1
+        arm.seconds = 0.1
         assert "not done" in arm.run(Work(SCHEMA)).refusal
-        arm._seconds = 20
+        arm.seconds = 20
         assert not arm.run(Work(SCHEMA)).refusal
         assert "surrogate" in arm.run(Work('{"const":"\\ud800"}')).refusal
 
@@ -64,8 +63,9 @@ def test_without_data_nothing_is_measured_or_written(
     options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "BASELINE", tmp_path / "baseline.json")
+    monkeypatch.setattr(command, "data_path", lambda path: tmp_path / "data" / path)
     with pytest.raises(SystemExit) as ended:
-        command.main(["--shared", str(tmp_path / "data"), *options])
+        command.main(options)
     assert ended.value.code == 2
     assert "is missing: run python -m scripts.fetch_data" in capsys.readouterr().err
     assert not (tmp_path / "baseline.json").exists()
@@ -76,16 +76,6 @@ def test_all_that_is_read_is_fetched() -> None:
     suites = [f"{corpora.SUITE}/{draft}/" for draft in corpora.DRAFTS]
     for path in (*suites, corpora.TOOLS, corpora.WALLE, corpora.MASKBENCH, "kimi_k2/tokenizer/"):
         assert any(file.startswith(path) for file in fetched), path
-
-
-def test_walks_are_judged() -> None:
-    case = Case("n", SCHEMA)
-    grammar = COMPILER.grammar(SCHEMA, "schema")
-    for seed in range(20):
-        walked = walk(grammar, COMPILER.vocabulary, json.loads(SCHEMA), seed)
-        assert walked.ended
-        assert not judge(case, walked.text), walked
-    assert "minimum" in judge(case, '{"n":2}')
 
 
 @pytest.mark.parametrize(
@@ -109,6 +99,7 @@ def test_patterns_are_judged_as_those_of_ecma(pattern: str, matching: str, other
 
 
 def test_judged_by_all_drafts_alike() -> None:
+    assert "minimum" in judge(Case("n", SCHEMA), '{"n":2}') and not judge(Case("n", SCHEMA), '{"n":3}')
     old = '{"$schema":"http://json-schema.org/draft-04/schema#","properties":{"n":{"type":"integer"}}}'
     assert not judge(Case("i", old), '{"n":1.0}') and judge(Case("i", old), '{"n":1.5}')
     date = Case("d", '{"format":"date"}')
@@ -129,7 +120,6 @@ def test_judged_by_all_drafts_alike() -> None:
     ],
 )
 def test_multiples_are_judged_by_their_digits(value: str, unit: str, expected: bool) -> None:
-    assert is_multiple(Decimal(value), Decimal(unit)) is expected
     assert bool(judge(Case("m", f'{{"multipleOf":{unit}}}'), value)) is not expected
 
 

@@ -1,25 +1,18 @@
 """Requests and metrics of the server benchmark; no server is started."""
 
 import json
+from argparse import ArgumentParser
 
 import pytest
 
-from benchmarks.servers.__main__ import ARMS, Burst, arms_named, bodies_of, row, step_time
-from benchmarks.servers.harness import SERVERS, Ratio, paired, turned
+from benchmarks.servers.__main__ import Burst, bodies_of, row, step_time
+from benchmarks.servers.harness import ARMS, FREE, Ratio, options_with_arms, paired, turned
 
 
-def test_an_arm_and_its_baseline_are_asked_the_same() -> None:
-    arms = {arm.name: arm for arm in ARMS}
-    for arm in ARMS:
-        baseline = arms[arm.baseline]
-        assert arm.server in SERVERS and baseline.baseline == baseline.name
-        for body, other in zip(bodies_of(arm, 4, 1), bodies_of(baseline, 4, 1), strict=True):
-            either = {"tool_choice": None, "vllm_xargs": None}
-            if arm.is_measured != baseline.is_measured:  # of one server: the tools of both are new
-                assert body.pop("tools") != other.pop("tools")
-            assert body | either == other | either
-            assert ("vllm_xargs" in body) == (not arm.is_measured)
-            assert ("tool_choice" in body) == (arm.tool_choice is not None)
+def test_every_seed_has_tools_of_its_own() -> None:
+    one, again, other = (bodies_of(4, seed) for seed in (1, 1, 2))
+    assert one == again
+    assert not {json.dumps(body["tools"]) for body in one} & {json.dumps(body["tools"]) for body in other}
 
 
 def test_ratios_are_of_the_same_round() -> None:
@@ -30,10 +23,10 @@ def test_ratios_are_of_the_same_round() -> None:
     mean, low, high = Ratio.of(ratios)
     assert mean == pytest.approx(1)
     assert 0.5 <= low < 0.9 and 1.1 < high <= 2
-    name, many, steps, ratio, spread, *others = row(ARMS[1], 8, own, baseline)
-    assert (name, many, steps, *others) == (ARMS[1].name, "8", "50.0", "200.0", "1.00 %", "2.50", "1.250")
+    name, many, steps, ratio, spread, *others = row("arm", 8, own, baseline)
+    assert (name, many, steps, *others) == ("arm", "8", "50.0", "200.0", "1.00 %", "2.50", "1.250")
     assert ratio.startswith("1.000 (") and spread == "1.000 (0.500 to 2.000)"
-    assert row(ARMS[0], 8, baseline, baseline)[3:5] == ["1", ""]
+    assert row("arm", 8, baseline, baseline)[3:5] == ["1", ""]
 
 
 def test_rounds_that_are_far_off_do_not_count() -> None:
@@ -45,14 +38,20 @@ def test_each_round_begins_with_another_arm() -> None:
     assert [turned("abc", number) for number in range(4)] == [[*"abc"], [*"bca"], [*"cab"], [*"abc"]]
 
 
-def test_arms_are_chosen_by_their_names() -> None:
-    assert arms_named([]) == ARMS
-    chosen = {arm.name for arm in arms_named(["tools, constrained"])}
-    assert chosen == {
-        "tools, unconstrained", "tools, constrained, structured_output route", "tools, constrained, logits_processor route",
-    }  # fmt: skip
-    with pytest.raises(ValueError, match="'no such arm'"):
-        arms_named(["strict", "no such arm"])
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [
+        ([], [*ARMS]),
+        (["--arm", "constrained, l"], [FREE, "tools, constrained, logits_processor route"]),
+        (["--arm", "strict", "--arm", "constrained, l"], [FREE, [*ARMS][2], [*ARMS][3]]),
+    ],
+)
+def test_arms_are_chosen_by_their_names(given: list[str], chosen: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["benchmark", *given])
+    assert options_with_arms(ArgumentParser())[1] == chosen
+    monkeypatch.setattr("sys.argv", ["benchmark", *given, "--arm", "no such arm"])
+    with pytest.raises(SystemExit):
+        options_with_arms(ArgumentParser())
 
 
 def test_a_step_is_timed_after_the_first_chunks() -> None:

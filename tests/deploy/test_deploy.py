@@ -58,18 +58,15 @@ def test_the_dockerfile_takes_a_tested_version(version: str) -> None:
     assert "FROM ${BASE}" in lines
 
 
-@pytest.mark.parametrize("resource", MANIFESTS["kubernetes.yaml"], ids=lambda resource: resource["kind"])
+# LeaderWorkerSet is a resource of its own, which no schema in the package index describes; its pods are plain.
+TWO_NODES = [
+    {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": pod["spec"]}
+    for name, pod in (("leader", LEADER), ("worker", WORKER))
+]
+
+
+@pytest.mark.parametrize("resource", MANIFESTS["kubernetes.yaml"] + TWO_NODES, ids=lambda each: each["kind"])
 def test_kubernetes_knows_the_resources(resource: dict[str, Any]) -> None:
-    validate(resource)
-
-
-@pytest.mark.parametrize("pod", [LEADER, WORKER], ids=["leader", "worker"])
-def test_kubernetes_knows_the_pods_of_two_nodes(pod: dict[str, Any]) -> None:
-    """LeaderWorkerSet is a resource of its own, which no schema in the package index describes; its pods are plain."""
-    validate({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": pod["spec"]})
-
-
-def validate(resource: dict[str, Any]) -> None:
     import kubernetes_validate
 
     kubernetes_validate.validate(resource, "1.37", strict=True)
@@ -115,7 +112,7 @@ def test_the_services_select_what_serves_http() -> None:
 def test_metrics_and_labels_are_the_codes(expression: str) -> None:
     pytest.importorskip("prometheus_client")
     pytest.importorskip("vllm", reason="vLLM is not installed")
-    from constrained_k2.vllm_plugin.api_server.families import FAMILIES
+    from constrained_k2.vllm_plugin.api_server.metrics import FAMILIES
 
     labels = {
         f"constrained_k2_{family.name}{suffix}": set(family.labels)

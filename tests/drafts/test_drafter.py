@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+from benchmarks.drafts.formats import Drafted
 from constrained_k2 import Compiler, ToolCall, ToolCallMatcher, ToolCallSpec, Vocabulary
 from constrained_k2.prompts.xtml.turn import render_turn
 from constrained_k2.request.strictness import StrictPolicy
@@ -49,16 +50,9 @@ def test_text_is_not_guessed(compiler: Compiler) -> None:
 
 def steps_of(matcher: ToolCallMatcher, ids: list[int], limit: int, prompt: Sequence[int] = ()) -> int:
     """The number of steps that write a turn, if the drafts are accepted up to the first wrong one."""
-    drafter, position, steps = Drafter(matcher, prompt), 0, 0
-    while position < len(ids):
-        drafts = drafter.draft(limit)
-        right = 0
-        while right < len(drafts) and position + right < len(ids) and drafts[right] == ids[position + right]:
-            right += 1
-        taken = ids[position : position + right + 1]
-        assert matcher.accept_tokens(taken)
-        position, steps = position + len(taken), steps + 1
-    return steps
+    drafted = Drafted()
+    drafted.add(matcher, ids, limit, Drafter(matcher, prompt).draft)
+    return drafted.steps
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,10 @@ from constrained_k2.turn.drafts import prompt_text
 from constrained_k2.turn.drafts.drafter import Drafter
 from constrained_k2.turn.drafts.prompt_text import PromptText
 from constrained_k2.turn.matcher import ToolCallMatcher
-from tests.drafts.legality import assert_drafts_are_legal
 from tests.drafts.test_drafter import CALLS, spec, steps_of, turn
 from tests.kit.tools import tool
 from tests.kit.turns import call_start, ids_of, matcher_of, steps, towards_the_end
-from tests.kit.walks import walk
+from tests.kit.walks import row_of, walk
 
 PROPERTIES = {
     "city": {"type": "string"},
@@ -125,12 +124,6 @@ def test_a_long_text_goes_on_from_its_last_characters(compiler: Compiler) -> Non
     assert found.startswith("212 of the lines, said (twice). 213"[: len(found)]) and len(found) > 30
 
 
-def test_a_short_limit_is_kept(compiler: Compiler) -> None:
-    prompt = encoded(user("Weather in Novi Sad?"), compiler.vocabulary)
-    for limit in range(5):
-        assert len(Drafter(grammar_of(compiler, "city"), prompt).draft(limit)) <= limit
-
-
 @pytest.mark.parametrize(
     ("has_prompt", "seed"), [*((True, seed) for seed in range(6)), *((False, seed) for seed in range(12))]
 )
@@ -150,7 +143,12 @@ def test_drafts_are_legal_and_leave_no_trace(
         whole = walk(grammar.matcher(), compiler.vocabulary, seed)
     matcher, written = grammar.matcher(), whole[: 400 if has_prompt else 600]
     drafter = Drafter(matcher, [*written[::-1], *written] if has_prompt else ())
-    assert_drafts_are_legal(matcher, drafter, written)
+    for number, token_id in enumerate(written):
+        before, limit = row_of(matcher), number % 7
+        drafts = drafter.draft(limit)
+        assert (before == row_of(matcher)).all() and len(drafts) <= limit
+        assert matcher.fork().accept_tokens(drafts)
+        assert matcher.accept_tokens([token_id])
     assert len(written) < len(whole) or not drafter.draft(6)
 
 

@@ -9,11 +9,11 @@ from constrained_k2 import Compiler
 from constrained_k2.engines.llguidance.grammar_text import Patterns, schema_grammar
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.grammar.plan.nodes import Plan
+from constrained_k2.turn.completions.xtml_completions import xtml_completions
 from constrained_k2.turn.cursors.json_cursor import MAX_TOKEN
 from constrained_k2.turn.cursors.xtml_cursor import XtmlCursor, XtmlPart
 from constrained_k2.turn.drafts.drafter import Drafter
 from constrained_k2.turn.drafts.xtml_guesses import likely_tokens
-from constrained_k2.turn.endings.xtml_endings import xtml_endings
 from tests.drafts.test_drafter import spec
 from tests.kit.k3_turns import CLOSE, OPEN, SEP
 from tests.kit.turns import ids_of
@@ -92,20 +92,23 @@ def block(key: str, kind: str, value: str) -> tuple[str, ...]:
 )
 def test_the_first_ending(written: Sequence[str], expected: str) -> None:
     cursor, plan = at(*written), plan_of()
-    first = next(iter(xtml_endings(cursor, plan)))
+    first = next(iter(xtml_completions(cursor, plan)))
     assert (NAMES[first] if isinstance(first, int) else first) == expected
-    assert next(iter(xtml_endings(cursor, plan))) == first, "the cursor has changed"
+    assert next(iter(xtml_completions(cursor, plan))) == first, "the cursor has changed"
 
 
 def test_further_endings() -> None:
     plan = plan_of()
-    assert list(xtml_endings(at(OPEN, 'argument key="'), plan)) == [
+    assert list(xtml_completions(at(OPEN, 'argument key="'), plan)) == [
         "unit", "q&quot;&amp;", "city", "when", "node", "tags", '"',
     ]  # fmt: skip
-    assert next(xtml_endings(at(*tag("when", "string")), plan)) == MARKERS[CLOSE]
-    assert list(xtml_endings(at(*tag("when", "string"), "2024-02-03T04:05:06."), plan))[:2] == [MARKERS[CLOSE], "0Z"]
-    assert list(xtml_endings(at(OPEN, 'argument key="unit" type="'), plan))[:2] == ["string", "number"]
-    assert not list(xtml_endings(at(OPEN, 'argument key="unit" type="x'), plan))
+    assert next(xtml_completions(at(*tag("when", "string")), plan)) == MARKERS[CLOSE]
+    assert list(xtml_completions(at(*tag("when", "string"), "2024-02-03T04:05:06."), plan))[:2] == [
+        MARKERS[CLOSE],
+        "0Z",
+    ]
+    assert list(xtml_completions(at(OPEN, 'argument key="unit" type="'), plan))[:2] == ["string", "number"]
+    assert not list(xtml_completions(at(OPEN, 'argument key="unit" type="x'), plan))
 
 
 def test_a_kind_of_object_is_chosen_by_its_constant() -> None:
@@ -114,9 +117,9 @@ def test_a_kind_of_object_is_chosen_by_its_constant() -> None:
         {"properties": {"kind": {"const": "short"}}, "required": ["kind"]},
     ]  # fmt: skip
     schema = {"type": "object", "anyOf": kinds}
-    assert next(iter(xtml_endings(at(*tag("kind", "string"), schema=schema), plan_of(schema)))) == "short"
+    assert next(iter(xtml_completions(at(*tag("kind", "string"), schema=schema), plan_of(schema)))) == "short"
     after_long = at(*block("kind", "string", "long"), OPEN, 'argument key="', schema=schema)
-    assert next(iter(xtml_endings(after_long, plan_of(schema)))) == "text"
+    assert next(iter(xtml_completions(after_long, plan_of(schema)))) == "text"
 
 
 def test_a_long_tag_and_a_long_string() -> None:

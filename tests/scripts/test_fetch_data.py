@@ -1,13 +1,12 @@
+"""Files are fetched as scripts/data.json pins them, from a forge of local files and pip's local index."""
+
 import hashlib
 import io
 import json
 import lzma
 import os
 import tarfile
-import threading
 import zipfile
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,226 +16,173 @@ from scripts.fetch_data import BUILDERS, FORGE, MANIFEST, fetch
 from tests.kit.data import data, reason, suite
 
 
-def archive(name: str, files: dict[str, bytes]) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as opened:
-        for path, content in files.items():
-            member = tarfile.TarInfo(f"{name}/{path}")
-            member.size = len(content)
-            opened.addfile(member, io.BytesIO(content))
-    return packed.getvalue()
+def pinned(source: str, content: bytes) -> dict[str, Any]:
+    return {"from": source, "sha256": hashlib.sha256(content).hexdigest()}
 
 
-class Forge(ThreadingHTTPServer):
-    """Serves archives by their path; ``asked`` records the paths of all requests."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.archives: dict[str, bytes] = {}
-        self.asked: list[str] = []
-        self.cut = 0
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+def manifest(**files: dict[str, Any]) -> dict[str, Any]:
+    """A manifest of repositories by their names."""
+    fields = {"commit": "c0ffee", "licence": "MIT"}
+    return {"repositories": [fields | {"name": f"o/{name}", "files": found} for name, found in files.items()]}
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: Forge
+TWO = manifest(
+    first={"a/one.json": pinned("tests/one.json", b"1"), "a/two.json": pinned("tests/two.json", b"2")},
+    second={"b.txt": pinned("b.txt", b"b")},
+)
 
-    def do_GET(self) -> None:
-        self.server.asked.append(self.path)
-        content = self.server.archives.get(self.path)
-        if content is None:
-            return self.send_error(404)
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if self.server.cut:
-            self.server.cut -= 1
-            content = content[: len(content) // 2]
-        self.wfile.write(content)
-        return None
 
-    def log_message(self, *_: Any) -> None:
-        pass
+class Forge:
+    """Archives below a folder: what is fetched from a repository that is taken away is an error."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.url = folder, folder.as_uri()
+
+    def path(self, name: str) -> Path:
+        return self.folder / "o" / name / "tar.gz" / "c0ffee"
+
+    def add(self, name: str, files: dict[str, bytes]) -> None:
+        self.path(name).parent.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(self.path(name), mode="w:gz") as opened:
+            for path, content in files.items():
+                member = tarfile.TarInfo(f"x/{path}")
+                member.size = len(content)
+                opened.addfile(member, io.BytesIO(content))
 
 
 @pytest.fixture
-def forge(monkeypatch: pytest.MonkeyPatch) -> Iterator[Forge]:
+def forge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Forge:
     monkeypatch.setattr("time.sleep", lambda _: None)
-    server = Forge()
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def repository(name: str, files: dict[str, tuple[str, bytes]]) -> dict[str, Any]:
-    return {
-        "name": name,
-        "commit": "c0ffee",
-        "licence": "MIT",
-        "files": {
-            path: {"from": source, "sha256": hashlib.sha256(content).hexdigest()}
-            for path, (source, content) in files.items()
-        },
-    }
-
-
-TWO = {
-    "repositories": [
-        repository("o/first", {"a/one.json": ("tests/one.json", b"1"), "a/two.json": ("tests/two.json", b"2")}),
-        repository("o/second", {"b.txt": ("b.txt", b"b")}),
-    ]
-}
-FIRST, SECOND = "/o/first/tar.gz/c0ffee", "/o/second/tar.gz/c0ffee"
+    made = Forge(tmp_path / "forge")
+    # Not only what is wanted: a folder's other files are left alone.
+    made.add("first", {"tests/one.json": b"1", "tests/two.json": b"2", "tests/three.json": b"3"})
+    made.add("second", {"b.txt": b"b"})
+    return made
 
 
 @pytest.fixture
-def two(forge: Forge) -> Forge:
-    # Not only what is wanted: a folder's other files are left alone.
-    forge.archives[FIRST] = archive("x", {"tests/one.json": b"1", "tests/two.json": b"2", "tests/three.json": b"3"})
-    forge.archives[SECOND] = archive("x", {"b.txt": b"b"})
-    return forge
+def to(tmp_path: Path) -> Path:
+    return tmp_path / "data"
 
 
-def test_everything_is_written_once(two: Forge, tmp_path: Path) -> None:
-    assert fetch(tmp_path, forge=two.url, manifest=TWO) == 3
-    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()} == {
-        "a/one.json",
-        "a/two.json",
-        "b.txt",
-    }
-    assert (tmp_path / "a" / "two.json").read_bytes() == b"2"
-    assert two.asked == [FIRST, SECOND]
-    assert fetch(tmp_path, forge=two.url, manifest=TWO) == 0
-    assert two.asked == [FIRST, SECOND]
+def written(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def test_only_what_is_missing_or_differs_is_fetched_again(two: Forge, tmp_path: Path) -> None:
-    fetch(tmp_path, forge=two.url, manifest=TWO)
-    (tmp_path / "b.txt").write_bytes(b"changed")
-    assert fetch(tmp_path, forge=two.url, manifest=TWO) == 1
-    assert (tmp_path / "b.txt").read_bytes() == b"b"
-    assert two.asked[2:] == [SECOND]
+def test_only_what_is_missing_or_differs_is_fetched(forge: Forge, to: Path) -> None:
+    assert fetch(to, forge=forge.url, manifest=TWO) == 3
+    assert written(to) == {"a/one.json": b"1", "a/two.json": b"2", "b.txt": b"b"}
+    forge.path("first").unlink()
+    (to / "b.txt").write_bytes(b"changed")
+    assert fetch(to, forge=forge.url, manifest=TWO) == 1
+    assert (to / "b.txt").read_bytes() == b"b"
+    forge.path("second").unlink()
+    assert fetch(to, forge=forge.url, manifest=TWO) == 0
 
 
-def test_only_a_part(two: Forge, tmp_path: Path) -> None:
-    assert fetch(tmp_path, "b", forge=two.url, manifest=TWO) == 1
-    assert two.asked == [SECOND]
+def test_a_part_and_what_a_folder_beside_lacks(forge: Forge, to: Path, tmp_path: Path) -> None:
+    second = forge.path("second").rename(tmp_path / "second")
+    assert fetch(tmp_path / "beside", "a", forge=forge.url, manifest=TWO) == 2
+    forge.path("first").unlink()
+    second.rename(forge.path("second"))
+    assert fetch(to, beside=tmp_path / "beside", forge=forge.url, manifest=TWO) == 1
+    assert written(to) == {"b.txt": b"b"}
 
 
-def test_what_a_folder_beside_has_is_not_fetched(two: Forge, tmp_path: Path) -> None:
-    fetch(tmp_path / "beside", "a", forge=two.url, manifest=TWO)
-    assert fetch(tmp_path / "data", beside=tmp_path / "beside", forge=two.url, manifest=TWO) == 1
-    assert two.asked == [FIRST, SECOND]
+def test_a_broken_download_is_tried_again(forge: Forge, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, waited = forge.path("first").read_bytes(), list[float]()
+    forge.path("first").write_bytes(whole[: len(whole) // 2])
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            forge.path("first").write_bytes(whole)
+
+    monkeypatch.setattr("time.sleep", sleep)
+    assert fetch(to, forge=forge.url, manifest=TWO) == 3
+    assert waited == [1, 2]
 
 
-def test_a_broken_download_is_tried_again(two: Forge, tmp_path: Path) -> None:
-    two.cut = 2
-    assert fetch(tmp_path, forge=two.url, manifest=TWO) == 3
-    assert two.asked == [FIRST] * 3 + [SECOND]
+def test_an_interrupted_run_is_resumed(forge: Forge, to: Path, tmp_path: Path) -> None:
+    second = forge.path("second").rename(tmp_path / "second")
+    with pytest.raises(SystemExit, match=r"o/second/tar.gz/c0ffee: .*No such file.*run this again"):
+        fetch(to, forge=forge.url, manifest=TWO)
+    second.rename(forge.path("second"))
+    forge.path("first").unlink()
+    assert fetch(to, forge=forge.url, manifest=TWO) == 1
 
 
-def test_an_interrupted_run_is_resumed(two: Forge, tmp_path: Path) -> None:
-    second = two.archives.pop(SECOND)
-    with pytest.raises(SystemExit, match=r"o/second/tar.gz/c0ffee: .*404.*run this again"):
-        fetch(tmp_path, forge=two.url, manifest=TWO)
-    two.archives[SECOND] = second
-    two.asked.clear()
-    assert fetch(tmp_path, forge=two.url, manifest=TWO) == 1
-    assert two.asked == [SECOND]
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"b.txt": b"forged"}, rf"^b\.txt: sha256 is {hashlib.sha256(b'forged').hexdigest()}, expected "),
+        ({"c.txt": b"b"}, r"^b\.txt: .* holds no b\.txt"),
+    ],
+    ids=["another sha256", "no such file"],
+)
+def test_what_is_not_the_pinned_file_is_not_written(
+    forge: Forge, to: Path, files: dict[str, bytes], message: str
+) -> None:
+    forge.add("second", files)
+    with pytest.raises(SystemExit, match=message):
+        fetch(to, forge=forge.url, manifest=TWO)
+    assert written(to).keys() == {"a/one.json", "a/two.json"}
 
 
-def test_a_wrong_sha256_is_an_error_and_nothing_is_written(two: Forge, tmp_path: Path) -> None:
-    two.archives[SECOND] = archive("x", {"b.txt": b"forged"})
-    with pytest.raises(SystemExit) as caught:
-        fetch(tmp_path, forge=two.url, manifest=TWO)
-    assert str(caught.value).startswith(f"b.txt: sha256 is {hashlib.sha256(b'forged').hexdigest()}, expected ")
-    assert not (tmp_path / "b.txt").exists()
-    assert not list(tmp_path.rglob("*.part"))
-
-
-def test_a_file_that_the_commit_lacks_is_an_error(two: Forge, tmp_path: Path) -> None:
-    two.archives[SECOND] = archive("x", {"c.txt": b"b"})
-    with pytest.raises(SystemExit, match=r"^b\.txt: .* holds no b\.txt"):
-        fetch(tmp_path, forge=two.url, manifest=TWO)
-
-
-def test_a_compressed_file_is_known_by_its_content(forge: Forge, tmp_path: Path) -> None:
+def test_a_compressed_file_is_known_by_its_content(forge: Forge, to: Path) -> None:
     line = b'{"id":"s","schema":{"const":"\xc3\xa9"},"tests":[{"valid":true,"data":"\xc3\xa9"}]}\n'
-    manifest = {
-        "repositories": [repository("o/bench", {"schemas/maskbench.jsonl.xz": ("maskbench/data/*.json", line)})]
-    }
-    large = "JsonSchemaStore---cloudformation.schema"
+    bench = manifest(bench={"schemas/maskbench.jsonl.xz": pinned("maskbench/data/*.json", line)})
     source = {"schema": {"const": "é"}, "meta": {}, "tests": [{"description": "", "valid": True, "data": "é"}]}
-    forge.archives["/o/bench/tar.gz/c0ffee"] = archive(
-        "x", {f"maskbench/data/{name}.json": json.dumps(source).encode() for name in ("s", large)}
-    )
-    assert fetch(tmp_path, forge=forge.url, manifest=manifest) == 1
-    path = tmp_path / "schemas" / "maskbench.jsonl.xz"
+    names = ("s", "JsonSchemaStore---cloudformation.schema")  # the latter is left out
+    forge.add("bench", {f"maskbench/data/{name}.json": json.dumps(source).encode() for name in names})
+    assert fetch(to, forge=forge.url, manifest=bench) == 1
+    path = to / "schemas" / "maskbench.jsonl.xz"
     assert lzma.decompress(path.read_bytes()) == line
-    assert fetch(tmp_path, forge=forge.url, manifest=manifest) == 0
+    assert fetch(to, forge=forge.url, manifest=bench) == 0
     path.write_bytes(path.read_bytes()[:-5])
-    assert fetch(tmp_path, forge=forge.url, manifest=manifest) == 1
+    assert fetch(to, forge=forge.url, manifest=bench) == 1
 
 
-def wheel(program: bytes) -> dict[str, Any]:
+def wheel(path: str, **spec: Any) -> dict[str, Any]:
     """A manifest of one file of a package."""
-    spec = {"from": "tool/bin", "sha256": hashlib.sha256(program).hexdigest(), "executable": True}
-    return {
-        "repositories": [],
-        "wheels": [{"wheel": "tool==1.0", "platform": "any", "licence": "MIT", "files": {"tool/1.0/bin": spec}}],
-    }
+    fields = {"wheel": "tool==1.0", "platform": "any", "licence": "MIT"}
+    return {"repositories": [], "wheels": [fields | {"files": {path: spec}}]}
+
+
+PROGRAM = wheel("tool/1.0/bin", **pinned("tool/bin", b"program"), executable=True)
 
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that pip downloads from, with one package."""
-    folder = tmp_path / "index"
-    folder.mkdir()
-    with zipfile.ZipFile(folder / "tool-1.0-py3-none-any.whl", "w") as packed:
+    """The one wheel that pip finds."""
+    path = tmp_path / "tool-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as packed:
         packed.writestr("tool/bin", b"program")
         packed.writestr("tool/other", b"other")
         packed.writestr("tool-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tool\nVersion: 1.0\n")
         packed.writestr("tool-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         packed.writestr("tool-1.0.dist-info/RECORD", "")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    return folder
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    return path
 
 
-def test_a_program_out_of_a_wheel(index: Path, tmp_path: Path) -> None:
-    assert fetch(tmp_path / "data", manifest=wheel(b"program")) == 1
-    (path,) = (path for path in (tmp_path / "data").rglob("*") if path.is_file())
-    assert (path.name, path.read_bytes()) == ("bin", b"program")
-    assert os.access(path, os.X_OK)
-    next(index.iterdir()).unlink()  # nothing is downloaded again
-    assert fetch(tmp_path / "data", manifest=wheel(b"program")) == 0
-
-
-@pytest.mark.usefixtures("index")
-def test_a_forged_program_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"^tool/1.0/bin: sha256 is "):
-        fetch(tmp_path / "data", manifest=wheel(b"another"))
-    assert not (tmp_path / "data").exists()
-
-
-def test_a_wheel_that_pip_does_not_find(index: Path, tmp_path: Path) -> None:
-    next(index.iterdir()).unlink()
+def test_a_program_out_of_a_wheel(index: Path, to: Path) -> None:
+    assert fetch(to, manifest=PROGRAM) == 1
+    assert written(to) == {"tool/1.0/bin": b"program"}
+    assert os.access(to / "tool/1.0/bin", os.X_OK)
+    index.unlink()  # nothing is downloaded again
+    assert fetch(to, manifest=PROGRAM) == 0
     with pytest.raises(SystemExit, match=r"(?s)^tool==1.0: .*No matching distribution.*run this again"):
-        fetch(tmp_path / "data", manifest=wheel(b"program"))
+        fetch(to / "empty", manifest=PROGRAM)
 
 
-def test_a_whole_wheel(index: Path, tmp_path: Path) -> None:
-    packed = next(index.iterdir()).read_bytes()
-    manifest = wheel(b"")
-    manifest["wheels"][0]["files"] = {"tool.whl": {"from": ".", "sha256": hashlib.sha256(packed).hexdigest()}}
-    assert fetch(tmp_path / "data", manifest=manifest) == 1
-    assert (tmp_path / "data" / "tool.whl").read_bytes() == packed
+def test_a_whole_wheel_and_a_forged_program(index: Path, to: Path) -> None:
+    assert fetch(to, manifest=wheel("tool.whl", **pinned(".", index.read_bytes()))) == 1
+    with pytest.raises(SystemExit, match=r"^tool/1.0/bin: sha256 is "):
+        fetch(to, manifest=wheel("tool/1.0/bin", **pinned("tool/bin", b"another")))
+    assert written(to) == {"tool.whl": index.read_bytes()}
 
 
 def test_the_validators_cases_keep_their_lines() -> None:
@@ -250,13 +196,12 @@ def test_the_validators_cases_keep_their_lines() -> None:
 
 
 def test_the_manifest_pins_every_file() -> None:
-    files = [spec for found in MANIFEST["repositories"] for spec in found["files"].values()]
-    assert len(files) == 178
-    files += [spec for found in MANIFEST["wheels"] for spec in found["files"].values()]
-    assert all(len(spec["sha256"]) == 64 for spec in files)
-    assert all("==" in found["wheel"] for found in MANIFEST["wheels"])
-    assert all(len(found["commit"]) == 40 for found in MANIFEST["repositories"])
-    assert {path for found in MANIFEST["repositories"] for path in found["files"]} >= set(BUILDERS)
+    repositories, wheels = MANIFEST["repositories"], MANIFEST["wheels"]
+    assert sum(len(found["files"]) for found in repositories) == 178
+    assert all(len(spec["sha256"]) == 64 for found in (*repositories, *wheels) for spec in found["files"].values())
+    assert all("==" in found["wheel"] for found in wheels)
+    assert all(len(found["commit"]) == 40 for found in repositories)
+    assert {path for found in repositories for path in found["files"]} >= set(BUILDERS)
     assert FORGE.startswith("https://")
 
 

@@ -32,7 +32,7 @@ def test_plain_sentences_pass(line: str) -> None:
         ),
         (
             "vllm_plugin/engine_core/a.py",
-            "from constrained_k2.vllm_plugin.worker.masks import x",
+            "from constrained_k2.vllm_plugin.worker.device_masks import x",
             "engine_core must not import worker, another process's",
         ),
         ("turn/a.py", 'x = "<|tool_call_end|>"', "spells a marker"),
