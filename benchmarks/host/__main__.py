@@ -80,7 +80,7 @@ def measure(workload: Workload, plan: Plan, report: Report, undeclared_keys: Und
     report.say(f"{workload.source}. {machine}. {plan.listed} tools unless stated otherwise.")
     memory = {arm.name: memory_use(arm, workload, listed, plan.live) for arm in arms}
     rows = [(name, *found) for name, found in memory.items()]
-    report.table("Memory, KB", ("", "a compiled and called tool", "a live request"), rows)
+    report.table("Memory, KiB", ("", "a compiled and called tool", "a live request"), rows)
     _steps(report, arms, workload, listed, plan)
     text = free_text(our, workload, listed)
     report.say(f"A row of free text, its mask resident on the device (ours), µs, p50 / p99 / max: {_three(text)}.\n")
@@ -93,9 +93,9 @@ def measure(workload: Workload, plan: Plan, report: Report, undeclared_keys: Und
     report.check("no step over 10 ms, cold", passed=cold.max <= 10, note=f"{cold.p99:.1f} ms p99, {cold.max:.1f} max")
     cache = bounded(workload, plan.cache_requests, plan.cache_schemas, plan.cache_bytes, plan.mask_cache_bytes)
     report.check(
-        f"{plan.cache_requests} requests, {plan.cache_schemas} schemas: within the caches' {cache.bound:.0f} MB",
+        f"{plan.cache_requests} requests, {plan.cache_schemas} schemas: within the caches' {cache.bound:.0f} MiB",
         passed=max(cache.counted, cache.grown) <= cache.bound,
-        note=f"{cache.counted:.0f} MB counted, {cache.grown:.0f} MB grown",
+        note=f"{cache.counted:.0f} MiB counted, {cache.grown:.0f} MiB grown",
     )
 
 

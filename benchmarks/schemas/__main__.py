@@ -201,7 +201,7 @@ def hostile_table() -> bool:
         rows.append((case.name, outcome.create_ms, outcome.memory_mb, result[:110]))
         good = good and outcome.create_ms <= _SLOWEST_MS and outcome.memory_mb <= _LARGEST_MB
     say(f"\n## Hostile schemas\n\n{table(('schema', 'ms', 'MB', 'result'), rows)}")
-    say(f"\nAll within {_SLOWEST_MS} ms and {_LARGEST_MB} MB: {'yes' if good else '**no**'}.")
+    say(f"\nAll within {_SLOWEST_MS} ms and {_LARGEST_MB} MiB: {'yes' if good else '**no**'}.")
     return good
 
 

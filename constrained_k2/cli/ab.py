@@ -19,6 +19,7 @@ import json
 import math
 import sqlite3
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -91,7 +92,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _send(options: argparse.Namespace) -> "RunDirectory":
     from constrained_k2.evaluation.ab.directory import Sampling, begin
-    from constrained_k2.evaluation.ab.loaders import numbered_keys
     from constrained_k2.evaluation.ab.runner import AttemptLimits
     from constrained_k2.evaluation.ab.serving import TEMPERATURE, Sending
     from constrained_k2.vocabulary.vocabulary import Vocabulary
@@ -106,7 +106,7 @@ def _send(options: argparse.Namespace) -> "RunDirectory":
     sampling = Sampling(temperature, options.max_tokens, options.repetitions, options.seed)
     source = f"{options.count} bundled samples" if options.samples is None else str(options.samples)
     arms = [] if is_served else _arms(options)
-    directory = begin(options.output, source, numbered_keys(_samples(options)), sampling, wire_format)
+    directory = begin(options.output, source, _samples(options), sampling, wire_format)
     for line in directory.bad_lines[1]:
         print(f"constrained-k2: {source}: {line}", file=sys.stderr)
     how: dict[str, Any] = {"limits": limits, "retry_failed": options.retry_failed, "explained": options.explained}
@@ -154,17 +154,18 @@ def _check_servers(options: argparse.Namespace) -> None:
 
 
 def _arms(options: argparse.Namespace) -> "list[Arm]":
-    from constrained_k2.evaluation.ab.arms import check_names, parse_arm
+    from constrained_k2.evaluation.ab.arms import parse_arm
 
     arms = [parse_arm(text, options.url) for text in options.arm or ("unconstrained", "constrained")]
-    check_names(arms)
+    names = Counter(arm.name for arm in arms)
+    if repeated := sorted(name for name, count in names.items() if count > 1):
+        raise InvalidRequest(f"given twice: {', '.join(repeated)}", "--arm", "Give every arm another name")
     return [arm if arm.model or not options.model else replace(arm, model=options.model) for arm in arms]
 
 
 def _samples(options: argparse.Namespace) -> "Iterator[Sample | BadLine]":
     from constrained_k2.evaluation.ab.loaders import read_samples
-    from constrained_k2.evaluation.bundled import BUNDLED, bundled_bodies
-    from constrained_k2.evaluation.sample import read_sample
+    from constrained_k2.evaluation.sample import BUNDLED, bundled_bodies, read_sample
 
     if options.samples is not None:
         return read_samples(options.samples, options.official)

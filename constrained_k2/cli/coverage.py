@@ -17,8 +17,8 @@ example: constrained-k2 coverage tools.json
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from constrained_k2.cli.reading import FORMS, WIRE_FORMATS, named_tools, read_json, tools_in
 from constrained_k2.compiler.coverage import byte_compiler, schema_coverage
@@ -29,9 +29,6 @@ from constrained_k2.schema.coverage import STATUSES, Coverage, KeywordUse, Statu
 from constrained_k2.schema.document import DEFINITIONS
 from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.schema.undeclared_keys import DEFAULT, UNDECLARED_KEYS
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _MAX_SHOWN = 5
 _OF_SCHEMAS = frozenset({*KEYWORDS, *DEFINITIONS, "$schema", "$id"})
@@ -110,9 +107,16 @@ def _show(found: list[tuple[str, Coverage]], engine: EngineName) -> None:
         table.add_row(Text(name), *counts)
     console.print(table)
     for status in STATUSES[:0:-1]:
-        uses = ((name, use) for name, coverage in found for use in coverage.by_status()[status])
-        locations = _by_reason((use.reason, f"{name} {use.pointer}") for name, use in uses)
-        _show_locations(console, _shown(status), _COLORS[status], locations)
+        locations: dict[str, list[str]] = {}  # by the reason that applies to them
+        for name, use in ((name, use) for name, coverage in found for use in coverage.by_status()[status]):
+            locations.setdefault(use.reason, []).append(f"{name} {use.pointer}")
+        for reason, where in locations.items():
+            title = Text(f"\n{_shown(status)}", style=f"bold {_COLORS[status]}")
+            console.print(title.append(f"  {reason}", style="not bold"))
+            for location in where[:_MAX_SHOWN]:
+                console.print(Text(f"  {location}", style="dim"), overflow="fold")
+            if len(where) > _MAX_SHOWN:
+                console.print(Text(f"  and {len(where) - _MAX_SHOWN} more", style="dim"))
     sound = sum(int(coverage.is_sound) for _, coverage in found)
     summary = Text(f"\n{sound} of {len(found)} fully enforced by {engine}; keywords:")
     for status in STATUSES:
@@ -123,25 +127,6 @@ def _show(found: list[tuple[str, Coverage]], engine: EngineName) -> None:
 def _count(coverage: Coverage, status: Status) -> int:
     """The number of keywords that have a status, for whatever reasons."""
     return len({use.pointer for use in coverage.by_status()[status]})
-
-
-def _by_reason(found: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Reason -> the locations it applies to."""
-    locations: dict[str, list[str]] = {}
-    for reason, location in found:
-        locations.setdefault(reason, []).append(location)
-    return locations
-
-
-def _show_locations(console: "Console", title: str, color: str, locations: dict[str, list[str]]) -> None:
-    from rich.text import Text
-
-    for reason, where in locations.items():
-        console.print(Text(f"\n{title}", style=f"bold {color}").append(f"  {reason}", style="not bold"))
-        for location in where[:_MAX_SHOWN]:
-            console.print(Text(f"  {location}", style="dim"), overflow="fold")
-        if len(where) > _MAX_SHOWN:
-            console.print(Text(f"  and {len(where) - _MAX_SHOWN} more", style="dim"))
 
 
 def _shown(status: Status) -> str:

@@ -107,7 +107,8 @@ def _online(options: argparse.Namespace) -> "TurnView":
         async with Client(url, key, BodyLimits(_ANSWER_BYTES, _ANSWER_SECONDS)) as client:
             model = options.model or body.get("model") or next(iter(await client.models()), "")
             (answer, *_) = await client.chat(whole | {"model": model, "return_token_ids": True})
-            return (await explained(client, explainer, model, body, answer)).view
+            view, _ = await explained(client, explainer, model, body, answer)
+            return view
 
     try:
         return asyncio.run(asked())

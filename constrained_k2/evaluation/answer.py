@@ -60,9 +60,11 @@ class Message(msgspec.Struct):
 
 
 class _Added(msgspec.Struct):
-    """The fields that this package adds to a choice."""
-
     declined_call: str | None = None
+
+
+class _Logprob(msgspec.Struct):
+    logprob: float
 
 
 class _Choice(msgspec.Struct):
@@ -70,6 +72,7 @@ class _Choice(msgspec.Struct):
     delta: Message | None = None
     finish_reason: str | None = None
     token_ids: tuple[int, ...] | None = None
+    prompt_logprobs: list[dict[str, _Logprob] | None] | None = None  # of /v1/completions
     constrained_k2: _Added | None = None
 
     @property

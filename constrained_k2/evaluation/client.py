@@ -64,18 +64,6 @@ class _Text(msgspec.Struct):
     prompt: str
 
 
-class _Logprob(msgspec.Struct):
-    logprob: float
-
-
-class _Prompted(msgspec.Struct):
-    prompt_logprobs: list[dict[str, _Logprob] | None] | None = None
-
-
-class _PromptedCompletion(msgspec.Struct):
-    choices: list[_Prompted]
-
-
 class Client:
     """Sends requests to one server; raises ``InvalidRequest`` if its address, named by ``location``, is malformed."""
 
@@ -136,7 +124,7 @@ class Client:
         """
         body = {"model": model, "prompt": list(ids), "max_tokens": 1, "temperature": 0, "prompt_logprobs": top}
         answer = await self.request(_COMPLETIONS, body | fields)
-        choices = validated(answer, _PromptedCompletion, _COMPLETIONS).choices
+        choices = validated(answer, Completion, _COMPLETIONS).choices
         listed = (choices[0].prompt_logprobs or []) if choices else []
         last = [
             {int(token): each.logprob for token, each in (found or {}).items() if token.isdecimal()}

@@ -1,15 +1,20 @@
-"""One request of an evaluation, with the calls of a right answer if they are known."""
+"""Requests of an evaluation, with the calls of a right answer if they are known."""
 
 import hashlib
 import json
-from collections.abc import Mapping
+import lzma
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
 from typing import Any, TypeVar
 
 import msgspec
 
 from constrained_k2.errors import InvalidRequest, kind_of_json
 
+# Ordinary requests, every third one adversarial, without expected calls. Written by ``scripts/bundled_samples``.
+BUNDLED = Path(__file__).parent / "bundled.jsonl.xz"
 UNCONSTRAINED = {"vllm_xargs": {"constrained_k2": "off"}}  # added to a request's body, this opts out of the constraint
 _OURS = {"expected", "category", "official_finish_reason"}
 _SET_BY_RUNNER = {"model", "stream", "stream_options", "seed", "n"}  # equal in every arm
@@ -146,6 +151,14 @@ def read_sample(value: Any, number: int, official: str | None = None) -> Sample:
     category = str(value.get("category") or "all")
     official = official or value.get("official_finish_reason")
     return Sample(number, category, body, _read_expected(value.get("expected")), official, key_of(body))
+
+
+def bundled_bodies(path: Path, count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
+    """Some request bodies of a file, for ``read_sample``: the first ones for seed 0, else chosen by the seed."""
+    lines = lzma.decompress(path.read_bytes()).decode().splitlines()
+    if count > len(lines):
+        raise InvalidRequest(f"{count} samples, but only {len(lines)} are bundled", remedy="Ask for fewer")
+    yield from map(json.loads, Random(seed).sample(lines, count) if seed else lines[:count])  # noqa: S311 - no secret
 
 
 def key_of(body: dict[str, Any], occurrence: int = 0) -> str:

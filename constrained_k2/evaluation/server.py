@@ -42,7 +42,7 @@ _SMALL_CPU_FLAGS = (
     "--no-enable-chunked-prefill",  # a seeded request whose prefill is chunked kills the CPU engine
     "--max-num-seqs=16",
     # vLLM 0.32.0's rotary kernel for CPUs rotates MLA's queries, [tokens, heads, width], wrongly (relative error 0.8);
-    # torch's does not. tests/vllm_plugin/worker/test_rotary.py says when this can go.
+    # torch's does not. tests/vllm_plugin/worker/test_cpu_kernels.py says when this can go.
     '--compilation-config={"custom_ops": ["all", "-rotary_embedding"]}',
 )
 _SMALL_CPU_ENVIRONMENT = {
@@ -132,7 +132,6 @@ class VllmServer:
         self._end()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        """Start the server, with its output in the log."""
         options: dict[str, Any] = {"stderr": subprocess.STDOUT, "start_new_session": True}
         if sys.platform == "linux":
             options["preexec_fn"] = end_with_parent

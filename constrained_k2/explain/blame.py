@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 from constrained_k2.compiler.cache import LeastRecentlyUsed
 from constrained_k2.compiler.shared import cache_key
 from constrained_k2.explain.keywords import APPLICATORS, ASSERTIONS, OPENS_OBJECTS, UNKNOWN_KEY
-from constrained_k2.explain.limits import Exhausted
 from constrained_k2.explain.nodes import Level, Node, levels_of, schema_at
 from constrained_k2.explain.position import Path, PathCursor
-from constrained_k2.explain.subject import END, Removed, Subject
+from constrained_k2.explain.subject import END, Exhausted, Removed, Subject
 from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
 
@@ -54,16 +53,8 @@ def find_blame(  # noqa: PLR0913, PLR0917 - where, and what
 ) -> Blame | None:
     """The keywords that forbid a symbol after a text; None if it stays forbidden after removing keywords.
 
-    Args:
-        subject: The schema.
-        position: The position at the end of the text.
-        path: The path to the value that the symbol belongs to.
-        symbols: The text, as bytes and ids of markers.
-        symbol: The forbidden symbol.
-        rest_of_key: If the symbol is part of a key: the rest of the forbidden token up to the key's end.
-
-    Raises:
-        Exhausted: The limits are reached before the answer is known.
+    ``position`` is at the end of the text ``symbols``, ``path`` leads to the value that ``symbol`` belongs to. If this
+    is a key, ``rest_of_key`` is the rest of the forbidden token up to the key's end. Raises ``Exhausted``.
     """
     levels = levels_of(subject.document, path, subject.budget.check)
     first, trial = _smallest(subject, position, levels, _Trial(subject, symbols, symbol, None))
@@ -123,10 +114,10 @@ def _groups(subject: Subject, level: Level, kinds: AbstractSet[str]) -> dict[str
         for keyword in schema_at(subject.document, node.pointer):
             if keyword in kinds:
                 found.setdefault(keyword, []).append((node.pointer, keyword))
-    return {keyword: list(_ways(places)) for keyword, places in found.items()}
+    return {keyword: list(_alternatives(places)) for keyword, places in found.items()}
 
 
-def _ways(places: list[tuple[str, str]]) -> Iterator[Removed]:
+def _alternatives(places: list[tuple[str, str]]) -> Iterator[Removed]:
     yield frozenset(places)
     if len(places) > 1:
         yield from (frozenset((place,)) for place in places[:_MAX_ALONE])

@@ -9,10 +9,9 @@ from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.explain import keywords
 from constrained_k2.explain.blame import find_blame
 from constrained_k2.explain.causes import Causes
-from constrained_k2.explain.limits import DEFAULT_LIMITS, Budget, Exhausted, ExplainLimits
 from constrained_k2.explain.position import Path
 from constrained_k2.explain.replay import Recorder, Replay, recorder_of, with_recorder
-from constrained_k2.explain.subject import END, Subject
+from constrained_k2.explain.subject import DEFAULT_LIMITS, END, Budget, Exhausted, ExplainLimits, Subject
 from constrained_k2.explain.view import Site
 from constrained_k2.request.spec import ANY_OBJECT
 from constrained_k2.schema.document import escape
@@ -20,6 +19,7 @@ from constrained_k2.turn.automaton import Automaton, TurnState
 from constrained_k2.turn.phases import Phase
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
+_MAX_DEPTH = 1024
 _BLANKS = frozenset(b" \t\r\n")
 _BEGINS_VALUE = frozenset(b'"[-0123456789tfn')
 
@@ -35,18 +35,12 @@ def find_places(  # noqa: PLR0913 - what was written, and what was asked for
 ) -> dict[int, Site]:
     """The path and cause of each forbidden token of a turn, up to the limits, by the number of tokens before it.
 
-    Args:
-        compiled: The request, compiled over the bytes of the model's format (:meth:`Vocabulary.of_bytes`).
-        vocabulary: The model's vocabulary.
-        token_ids: The turn's tokens.
-        wanted: The number of tokens before a forbidden token -> that token.
-        in_reasoning: True if the prompt began the reasoning.
-        limits: Limits on the cost.
+    ``compiled`` is over the bytes of the model's format (:meth:`Vocabulary.of_bytes`); ``wanted`` maps the number of
+    tokens before a forbidden token to that token.
     """
     first = {position: wanted[position] for position in sorted(wanted)[: limits.overrides]}
-    if not first:
-        return {}
-    return _Explainer(compiled, vocabulary, limits, in_reasoning=in_reasoning).places(list(token_ids), first)
+    explainer = _Explainer(compiled, vocabulary, limits, in_reasoning=in_reasoning)
+    return explainer.places(list(token_ids), first) if first else {}
 
 
 class _Explainer:
@@ -121,7 +115,9 @@ class _Explainer:
 
     def _explained(self, state: TurnState, recorder: Recorder | None, symbols: tuple[int, ...]) -> Site:
         self._budget.check()
-        if recorder is not None and recorder.is_beyond(self._limits.text_bytes):
+        if recorder is not None and (
+            len(recorder.symbols) > self._limits.text_bytes or recorder.position.depth > _MAX_DEPTH
+        ):
             raise Exhausted
         count = self._count_legal(state, recorder, symbols)
         if count == len(symbols):

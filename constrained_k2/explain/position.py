@@ -36,15 +36,8 @@ _FOLLOWING = {
 class PathCursor:
     """The position at the end of a text that is valid so far. The text may be fed in any pieces.
 
-    It feeds the cursors of drafts one character for each byte, so that their offsets count bytes.
-
-    Args:
-        markers: The format of the arguments, if they are XTML blocks; None for JSON.
-
-    Attributes:
-        is_xml: True for arguments in XTML blocks.
-        cursor: The position in the text.
-        json_text: The parts of the text that are JSON.
+    It feeds the cursors of drafts one character for each byte, so that their offsets count bytes. ``markers`` is the
+    format of arguments in XTML blocks, None for JSON; ``json_text`` has the parts of the text that are JSON.
     """
 
     def __init__(self, markers: WireFormat | None = None) -> None:
@@ -143,7 +136,9 @@ class PathCursor:
         """
         if isinstance(self.cursor, XtmlCursor) and self._part in {XtmlPart.BETWEEN, XtmlPart.TAG}:
             tag = self.cursor.tag if self._part is XtmlPart.TAG else ""
-            return (unescape(_utf8(tag.split('"')[1])),) if tag.count('"') > 1 else ()
+            return (
+                (unescape(tag.split('"')[1].encode("latin-1").decode(errors="replace")),) if tag.count('"') > 1 else ()
+            )
         expect, frames = self._walk.expect, self._walk.frames
         is_value = expect in {JsonPart.VALUE, JsonPart.IN_STRING, JsonPart.IN_SCALAR}
         if expect is JsonPart.FIRST_ITEM:
@@ -168,10 +163,6 @@ def _child(frame: OpenContainer) -> str | int:
 
 def _key(spelled: str) -> str:
     return _string_in(b'"%b"' % spelled.encode("latin-1"))
-
-
-def _utf8(text: str) -> str:
-    return text.encode("latin-1").decode(errors="replace")
 
 
 def _string_in(raw: bytes) -> str:

@@ -14,23 +14,16 @@ from constrained_k2.turn.automaton import Automaton, TurnState
 from constrained_k2.turn.phases import Phase, TurnTable
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 
-_MAX_DEPTH = 1024
 NO_SYMBOL = -1
 """Replaces a special token that is not a marker of the format."""
 
 
 class Recorder:
-    """Records the text of a call's arguments, or of an answer, in place of an engine's matcher.
-
-    Attributes:
-        name: The called function; empty for an answer.
-        symbols: The text, as bytes and ids of markers.
-        position: The position at its end.
-    """
+    """Records the text of a call's arguments, or of an answer, in place of an engine's matcher."""
 
     def __init__(self, name: str, markers: WireFormat) -> None:
-        self.name = name
-        self.symbols = array("l")
+        self.name = name  # of the called function; empty for an answer
+        self.symbols = array("l")  # bytes and ids of markers
         self.position = PathCursor(markers if name and markers.argument_encoding == "xtml" else None)
 
     def accept(self, token_id: int) -> bool:
@@ -46,10 +39,6 @@ class Recorder:
         """Record bytes."""
         self.symbols.extend(raw)
         self.position.feed(raw)
-
-    def is_beyond(self, limit: int) -> bool:
-        """True if the text is longer than a limit in bytes, or too deep."""
-        return len(self.symbols) > limit or self.position.depth > _MAX_DEPTH
 
     def is_complete(self) -> bool:
         """True if an end marker would now end the whole text, rather than only an XTML block."""
@@ -92,13 +81,7 @@ class Recording:
 
 
 class Replay:
-    """The states of a turn before each of its tokens.
-
-    Args:
-        compiled: The request, compiled over bytes.
-        vocabulary: The model's vocabulary.
-        in_reasoning: As for :meth:`CompiledToolCalls.matcher`.
-    """
+    """The states of a turn before each of its tokens. ``compiled`` is over bytes, ``vocabulary`` is the model's."""
 
     def __init__(self, compiled: CompiledToolCalls, vocabulary: Vocabulary, *, in_reasoning: bool) -> None:
         self._bytes = compiled.vocabulary

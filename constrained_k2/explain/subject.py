@@ -1,9 +1,10 @@
-"""Tests what a schema, or a subschema alone, allows after some of its keywords are removed."""
+"""Tests, within limits, what a schema or subschema allows after keywords are removed."""
 
 import json
+import time
 from collections.abc import Iterable
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -11,7 +12,6 @@ from constrained_k2.compiler.compiler import Compiler
 from constrained_k2.compiler.shared import GrammarOptions
 from constrained_k2.engines.protocol import ArgumentMatcher
 from constrained_k2.errors import ConstrainedK2Error
-from constrained_k2.explain.limits import Budget
 from constrained_k2.explain.nodes import Level
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.schema.budget import objects_in
@@ -40,15 +40,59 @@ def _compiler(wire_format: WireFormat) -> Compiler:
     return Compiler(vocabulary, cache_bytes=_CACHE_BYTES, compile_seconds=_COMPILE_SECONDS, mask_cache_bytes=0)
 
 
-class Subject:
-    """The schema of a call's arguments, or of an answer.
+@dataclass(frozen=True, slots=True)
+class ExplainLimits:
+    """Limits on the explanation of a turn. Beyond them, overridden tokens are shown with their path but no keywords."""
 
-    Args:
-        schema: The schema, JSON text.
-        options: The options that its grammar is compiled with.
-        wire_format: The format of the turn.
-        budget: The limits on trials.
-    """
+    seconds: float = 1.0  # CPU time, including the time of compiling schemas
+    overrides: int = 4096  # that are explained, in the order of the turn
+    trials: int = 64  # schemas, each with some keywords removed, that are tried for one override
+    text_bytes: int = 1 << 20  # of arguments, or of an answer, in which keywords are searched
+
+
+DEFAULT_LIMITS = ExplainLimits()
+
+
+class Exhausted(Exception):
+    """The limits are reached; never leaves this package."""
+
+
+class Budget:
+    """The remaining time and trials."""
+
+    def __init__(self, limits: ExplainLimits) -> None:
+        self._deadline = time.thread_time() + limits.seconds
+        self._most = limits.trials
+        self._trials = 0
+
+    def begin_override(self) -> None:
+        """Give the next override its trials."""
+        self._trials = self._most
+
+    def add_seconds(self, seconds: float) -> None:
+        """Count the CPU time that another thread spent."""
+        self._deadline -= seconds
+
+    @property
+    def is_spent(self) -> bool:
+        """True if the time is spent."""
+        return time.thread_time() > self._deadline
+
+    def check(self) -> None:
+        """Raise if the time is spent."""
+        if self.is_spent:
+            raise Exhausted
+
+    def count_trial(self) -> None:
+        """Count a trial; raise if there is none left, or no time."""
+        self.check()
+        if not self._trials:
+            raise Exhausted
+        self._trials -= 1
+
+
+class Subject:
+    """The schema of a call's arguments, or of an answer, with the options that its grammar is compiled with."""
 
     def __init__(self, schema: str, options: GrammarOptions, wire_format: WireFormat, budget: Budget) -> None:
         self.schema = schema
@@ -72,12 +116,8 @@ class Subject:
     ) -> bool | None:
         """True if a byte, a marker's id or :data:`END` may follow a text; None if the text itself is not allowed.
 
-        Args:
-            symbols: The text, as bytes and ids of markers.
-            symbol: The symbol that follows.
-            removed: Keywords that are removed.
-            part: Subschemas that replace the whole schema, and all apply. The text is JSON then.
-            policy: The treatment of undeclared keys; by default as in the options.
+        The subschemas of ``part`` replace the whole schema, and all apply; the text is JSON then. The default of
+        ``policy``, the treatment of undeclared keys, is that of the options.
         """
         self.budget.count_trial()
         matcher = self._matcher(removed, part, policy or self.policy)

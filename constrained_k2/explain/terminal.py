@@ -9,6 +9,7 @@ from rich.text import Text
 from constrained_k2.explain.view import TurnView, by_place, percent, visible
 
 _WIDTH = 120  # characters, if standard output is not a terminal
+_NUMBERS = ("overridden", "contested", "wanted with", "forbidden")
 _WANTED, _WRITTEN, _FORCED = "bold red strike", "bold green", "dim"
 
 
@@ -24,18 +25,8 @@ def show(view: TurnView) -> None:
         console.print(Text("No token was overridden or contested.", style="green"))
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in (
-        "tool",
-        "place",
-        "forbidden by",
-        "overridden",
-        "contested",
-        "wanted → written",
-        "wanted with",
-        "forbidden",
-    ):
-        is_number = title in {"overridden", "contested", "wanted with", "forbidden"}
-        table.add_column(title, justify="right" if is_number else "left")
+    for title in ("tool", "place", "forbidden by", *_NUMBERS[:2], "wanted → written", *_NUMBERS[2:]):
+        table.add_column(title, justify="right" if title in _NUMBERS else "left")
     for row in rows:
         cells = (row.tool, row.place, row.keywords, str(row.overridden), str(row.contested), row.change)
         table.add_row(*map(Text, map(visible, cells)), percent(row.probability), percent(row.forbidden))

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from constrained_k2.compiler.compiled import CompiledToolCalls
 from constrained_k2.compiler.compiler import Compiler
-from constrained_k2.explain.limits import DEFAULT_LIMITS, ExplainLimits
 from constrained_k2.explain.overrides import find_places
+from constrained_k2.explain.subject import DEFAULT_LIMITS, ExplainLimits
 from constrained_k2.explain.view import Alternative, Site, Token, TurnView, WantedToken
 from constrained_k2.parsing import parse_completion
 from constrained_k2.request.spec import ToolCallSpec
@@ -57,15 +57,8 @@ class TurnExplainer:
     ) -> TurnView:
         """Explain a turn. Steps after the first token that the mask forbids are not examined.
 
-        Args:
-            spec: The request.
-            token_ids: The turn.
-            likeliest: For each token of the turn, the likeliest tokens and their probabilities; empty if not known.
-            in_reasoning: True if the prompt began the reasoning.
-            limits: Limits on the cost.
-
-        Raises:
-            ConstrainedK2Error: The request cannot be constrained.
+        ``likeliest`` has the likeliest tokens at each token of the turn, or is empty if they are not known. Raises
+        ``ConstrainedK2Error`` if the request cannot be constrained.
         """
         ids, vocabulary = list(token_ids), self.vocabulary
         compiled, over_bytes = self._compiler.compile(spec), self._over_bytes.compile(spec)
@@ -100,11 +93,8 @@ class TurnExplainer:
     def spec_of(self, body: object, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> tuple[ToolCallSpec, bool]:
         """Return a chat request's constraint, and True if its prompt began the reasoning.
 
-        A body need not say whether the model reasons; the prompt or the turn does.
-
-        Raises:
-            InvalidRequest: A field is invalid.
-            MalformedCompletion: The turn has ids beyond the vocabulary.
+        A body need not say whether the model reasons; the prompt or the turn does. Raises ``InvalidRequest`` for an
+        invalid field, ``MalformedCompletion`` for ids beyond the vocabulary.
         """
         in_reasoning = self.vocabulary.opens_reasoning(prompt_ids)
         parsed = parse_completion(list(token_ids), self.vocabulary, in_reasoning=in_reasoning)

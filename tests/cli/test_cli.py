@@ -6,9 +6,13 @@ from pathlib import Path
 import pytest
 
 from constrained_k2.cli import main, parse
+from tests.cli.conftest import Run
+from tests.cli.test_parse import GOOD
+
+HI = '{"messages": [{"role": "user", "content": "hi"}]}'
 
 
-@pytest.mark.parametrize("verb", ["ab", "coverage", "demo", "doctor", "explain", "grammar", "parse", "render"])
+@pytest.mark.parametrize("verb", ["ab", "coverage", "doctor", "explain", "grammar", "parse", "render"])
 def test_help_shows_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([verb, "--help"])
@@ -51,9 +55,69 @@ def test_an_interrupt_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert capsys.readouterr().err == "constrained-k2: interrupted\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["nope"], ["demo", "--requests", "0"], ["demo", "--seed", "x"]])
-def test_bad_use(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("arguments", [[], ["nope"], ["ab", "--count", "0"], ["ab", "--seed", "x"]])
+def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
     assert "usage:" in capsys.readouterr().err
+
+
+RENDER, IDS = "render - --tokenizer {tokenizer}", "parse - --ids --tokenizer {tokenizer}"
+OFFLINE, ONLINE = "explain --tokenizer {tokenizer} --offline", "explain --tokenizer {tokenizer} http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("command", "stdin", "error"),
+    [
+        ("coverage -", '"not json"', "holds no tools"),
+        ("coverage -", "{", "is not JSON"),
+        ("coverage -", "7", "holds no tools"),
+        ("coverage -", '{"a": 1}', "no keyword of JSON Schema"),
+        ("coverage -", '{"tools": {}}', "no keyword of JSON Schema"),
+        ("coverage -", '{"jsonrpc": "2.0", "id": 1, "error": {"code": -32601}}', "answer to tools/list"),
+        ("coverage -", '{"result": {"content": []}}', "answer to tools/list"),
+        ("coverage -", '[{"type": "web_search_20250305", "name": "x"}]', "the type is 'web_search_20250305'"),
+        ("coverage -", '[{"name": "f", "parameters": 7}]', "must be a JSON object"),
+        ("coverage -", '[{"parameters": {}}]', 'tools[0]: missing "name"'),
+        ("coverage -", "[[]]", 'missing "name"'),
+        ("coverage /missing", "", "cannot be read"),
+        (IDS, "{", "line 1: is not JSON"),
+        (IDS, '\n["a"]', "line 2: is not an array"),
+        (IDS, "[99999999]", "vocabulary"),
+        ("parse - --ids", "", "Give --tokenizer"),
+        ("parse /missing", "", "cannot be read"),
+        ("parse {bytes}", "", "cannot be read"),
+        ("parse {good} --tools -", "5", "holds no tools"),
+        ("parse {good} --tools -", "[{}]", 'missing "name"'),
+        ("parse {good} --tools -", '[{"name": "search", "parameters": {"type": 5}}]', "schema cannot be used"),
+        (
+            "parse {good} --tools -",
+            '[{"name": "search", "parameters": {"$ref": "http://x/s"}}]',
+            "schema cannot be used",
+        ),
+        (RENDER, "{", "is not JSON"),
+        (RENDER, "[]", "body: must be an object"),
+        (RENDER, '{"messages": [{"role": 5}]}', "messages[0].role"),
+        (f"{RENDER} --template /nowhere", HI, "cannot be read"),
+        (f"{RENDER} --diff http://127.0.0.1:9", HI, "ConnectError"),
+        (f"{RENDER} --diff nonsense", HI, "--diff: malformed address"),
+        (RENDER, HI.replace("}]", '}], "chat_template_kwargs": {"messages": []}'), "is not a template variable"),
+        (RENDER, HI.replace("}]", '}], "chat_template_kwargs": []'), "must be an object"),
+        (RENDER, HI.replace("}]", '}], "thinking": "off"'), "thinking: must be a boolean"),
+        (RENDER, HI.replace("}]", '}], "thinking": {"type": []}'), "thinking.type: must be 'enabled' or 'disabled'"),
+        ("explain http://127.0.0.1:1 -", HI, "--tokenizer: is missing"),
+        ("explain --tokenizer {tokenizer}", "", "expected two sources"),
+        (ONLINE, "", "expected two sources"),
+        (f"{ONLINE} -", HI, "Check the address"),
+        (f"{ONLINE} -", "[]", "is not a JSON object"),
+        (f"{OFFLINE} a.json b.json", "", "expected one source"),
+        (f"{OFFLINE} a.json", "", "needs --completion"),
+    ],
+)
+def test_bad_use(command: str, stdin: str, error: str, tmp_path: Path, tokenizer: Path, run: Run) -> None:
+    files = {"good": tmp_path / "good", "bytes": tmp_path / "bytes", "tokenizer": tokenizer}
+    files["good"].write_text(GOOD, encoding="utf-8")
+    files["bytes"].write_bytes(b"\xff\xfe")
+    said = run(*command.format(**files).split(), stdin=stdin)
+    assert said.code == 2 and error in said.err

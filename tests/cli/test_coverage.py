@@ -101,32 +101,6 @@ def test_json_from_standard_input(run: Run) -> None:
     assert found["enforced"] == [{"pointer": "#/type"}]
 
 
-@pytest.mark.parametrize(
-    ("document", "text"),
-    [
-        ('"not json"', "holds no tools"),
-        ("{", "is not JSON"),
-        (7, "holds no tools"),
-        ({"a": 1}, "no keyword of JSON Schema"),
-        ({"tools": {}}, "no keyword of JSON Schema"),
-        ({"jsonrpc": "2.0", "id": 1, "error": {"code": -32601}}, "answer to tools/list"),
-        ({"result": {"content": []}}, "answer to tools/list"),
-        ([{"type": "web_search_20250305", "name": "web_search"}], "the type is 'web_search_20250305'"),
-        ([{"name": "f", "parameters": 7}], "must be a JSON object"),
-        ([{"parameters": {}}], 'tools[0]: missing "name"'),
-        ([[]], 'missing "name"'),
-    ],
-)
-def test_bad_input(document: Any, text: str, coverage: Run) -> None:
-    said = coverage(document)
-    assert said.code == 2 and text in said.err
-
-
-def test_a_missing_file(tmp_path: Path, run: Run) -> None:
-    said = run("coverage", str(tmp_path / "missing.json"))
-    assert said.code == 2 and "cannot be read" in said.err
-
-
 def custom(definition: str, syntax: str = "lark") -> dict[str, Any]:
     return {"name": "f", "format": {"type": "grammar", "syntax": syntax, "definition": definition}}
 

@@ -13,6 +13,11 @@ GOOD = (
     "<think>Hm.</think>Look:<|tool_calls_section_begin|><|tool_call_begin|>functions.search:0"
     '<|tool_call_argument_begin|>{"q": "北京"}<|tool_call_end|><|tool_calls_section_end|><|im_end|>'
 )
+KIMI_K3 = (
+    "Hm.<|close|>think<|sep|><|open|>response<|sep|>Look:<|close|>response<|sep|><|open|>tools<|sep|>"
+    '<|open|>call tool="search" index="1"<|sep|><|open|>argument key="q" type="string"<|sep|>北京<|close|>argument<|sep|>'
+    "<|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|><|end_of_msg|>"
+)
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}, "at": {"format": "ipv4"}}, "required": ["q"]}
 TOOL = {"name": "search", "parameters": SCHEMA}
 
@@ -29,12 +34,23 @@ def written(tmp_path: Path, text: str, name: str = "completion.txt") -> str:
     ids=["list", "request", "mcp"],
 )
 @pytest.mark.parametrize("level", ["strict", "tolerant"])
-def test_a_good_completion(tmp_path: Path, tools: Any, level: str, run: Run) -> None:
-    tools_file = written(tmp_path, json.dumps(tools), "tools.json")
-    said = run("parse", written(tmp_path, GOOD), "--tools", tools_file, "--level", level)
+@pytest.mark.parametrize(
+    ("text", "options", "index"),
+    [(GOOD, [], 0), (KIMI_K3, ["--format", "kimi-k3", "--in-reasoning"], 1)],
+    ids=["Kimi K2", "Kimi K3"],
+)
+def test_a_good_completion(
+    text: str, options: list[str], index: int, level: str, tools: Any, tmp_path: Path, run: Run
+) -> None:
+    options = [*options, "--tools", written(tmp_path, json.dumps(tools), "tools.json"), "--level", level]
+    said = run("parse", written(tmp_path, text), *options)
     assert said.code == 0
-    assert all(text in said.out for text in ("'Hm.'", "'Look:'", 'functions.search:0 {"q": "北京"}'))
+    assert all(part in said.out for part in ("'Hm.'", "'Look:'", f'functions.search:{index} {{"q": "北京"}}'))
     assert "recovery" not in said.out
+    found = run("parse", written(tmp_path, text), *options, "--json").json
+    assert (found["reasoning"], found["content"], found["errors"]) == ("Hm.", "Look:", [])
+    (call,) = found["tool_calls"]
+    assert (call["name"], call["index"], call["arguments"]) == ("search", index, '{"q": "北京"}')
 
 
 def test_recoveries_are_shown(run: Run) -> None:
@@ -47,42 +63,35 @@ def test_recoveries_are_shown(run: Run) -> None:
     assert run("parse", "-", "--json", "--level", "strict", stdin=text).json["tool_calls"] == []
 
 
+def changed(call_id: str = "functions.search:0", arguments: str = '{"q": "北京"}') -> str:
+    return GOOD.replace("functions.search:0", call_id).replace('{"q": "北京"}', arguments)
+
+
 @pytest.mark.parametrize(
-    ("id_", "arguments", "error"),
+    ("text", "flags", "calls", "error"),
     [
-        ("functions.search:0", '{"q": 1}', "at $.q: 1 is not of type 'string'"),
-        ("functions.search:0", "{}", "'q' is a required property"),
-        ("functions.search:0", '{"q": "x", "at": "nowhere"}', "is not a 'ipv4'"),
-        ("functions.search:0", "[1]", "not a JSON object"),
-        ("functions.find:0", "{}", "unknown tool 'find'"),
+        (changed(arguments='{"q": 1}'), (), 1, "at $.q: 1 is not of type 'string'"),
+        (changed(arguments="{}"), (), 1, "'q' is a required property"),
+        (changed(arguments='{"q": "x", "at": "nowhere"}'), (), 1, "is not a 'ipv4'"),
+        (changed(arguments="[1]"), (), 1, "not a JSON object"),
+        (changed("functions.find:0", "{}"), (), 1, "unknown tool 'find'"),
+        (GOOD[:130], (), 0, "functions.search:0 is cut off"),
+        (GOOD[:70], (), 0, "without an id is cut off"),
+        (changed(arguments='{"q": NaN}'), (), 0, "functions.search:0 is cut off"),
+        (changed(arguments='{"q": "北京}'), (), 0, "functions.search:0 is cut off"),
+        (changed("call_1"), (), 0, "<|tool_call_begin|> is left in the text"),
+        (changed("search:0"), ("--level", "strict"), 0, "not a call"),
+        ("<|open|>x", ("--format", "kimi-k3"), 0, "<|open|> is left in the text"),
     ],
 )
-def test_what_is_wrong_with_a_call(tmp_path: Path, id_: str, arguments: str, error: str, run: Run) -> None:
-    text = GOOD.replace("functions.search:0", id_).replace('{"q": "北京"}', arguments)
-    tools = written(tmp_path, json.dumps([TOOL]), "tools.json")
-    said = run("parse", "-", "--json", "--tools", tools, stdin=text)
-    assert said.code == 1
-    assert any(error in each for each in said.json["tool_calls"][0]["errors"])
-    said = run("parse", written(tmp_path, text), "--tools", tools)
+def test_errors_are_shown(text: str, flags: tuple[str, ...], calls: int, error: str, tmp_path: Path, run: Run) -> None:
+    options = ["--tools", written(tmp_path, json.dumps([TOOL]), "tools.json"), *flags]
+    said = run("parse", "-", "--json", *options, stdin=text)
+    assert said.code == 1 and len(said.json["tool_calls"]) == calls
+    found = [*said.json["errors"], *(each for call in said.json["tool_calls"] for each in call["errors"])]
+    assert any(error in each for each in found)
+    said = run("parse", written(tmp_path, text), *options)
     assert said.code == 1 and error in said.out
-
-
-@pytest.mark.parametrize(
-    ("text", "flags", "error"),
-    [
-        (GOOD[:130], (), "functions.search:0 is cut off"),
-        (GOOD[:70], (), "without an id is cut off"),
-        (GOOD.replace('"北京"', "NaN"), (), "functions.search:0 is cut off"),
-        (GOOD.replace('北京"', "北京"), (), "functions.search:0 is cut off"),
-        (GOOD.replace("functions.search:0", "call_1"), (), "<|tool_call_begin|> is left in the text"),
-        (GOOD.replace("functions.", ""), ("--level", "strict"), "not a call"),
-    ],
-)
-def test_what_else_is_wrong(text: str, flags: tuple[str, ...], error: str, run: Run) -> None:
-    said = run("parse", "-", "--json", *flags, stdin=text)
-    assert said.code == 1
-    assert not said.json["tool_calls"]
-    assert any(error in each for each in said.json["errors"])
 
 
 def test_token_ids(tmp_path: Path, tokenizer: Path, run: Run) -> None:
@@ -98,55 +107,3 @@ def test_token_ids(tmp_path: Path, tokenizer: Path, run: Run) -> None:
     assert found[2]["cut_calls"] == [{"header": "functions.search:0", "arguments": '{"q": "é"}'}]
     said = run(*command)
     assert said.code == 1 and "functions.search:0 is cut off" in said.out
-
-
-@pytest.mark.parametrize(
-    ("content", "options", "tools", "error"),
-    [
-        ("{", ("--ids", "--tokenizer"), None, "line 1: is not JSON"),
-        ('\n["a"]', ("--ids", "--tokenizer"), None, "line 2: is not an array"),
-        ("[99999999]", ("--ids", "--tokenizer"), None, "vocabulary"),
-        (GOOD, ("--ids",), None, "Give --tokenizer"),
-        (None, (), None, "cannot be read"),
-        (b"\xff\xfe", (), None, "cannot be read"),
-        (GOOD, (), "5", "holds no tools"),
-        (GOOD, (), "[{}]", 'missing "name"'),
-        (GOOD, (), '[{"name": "search", "parameters": {"type": 5}}]', "schema cannot be used"),
-        (GOOD, (), '[{"name": "search", "parameters": {"$ref": "https://example.com/s"}}]', "schema cannot be used"),
-    ],
-)
-def test_bad_use(
-    content: str | bytes | None,
-    options: tuple[str, ...],
-    tools: str | None,
-    error: str,
-    tmp_path: Path,
-    tokenizer: Path,
-    run: Run,
-) -> None:
-    if content is not None:
-        (tmp_path / "missing").write_bytes(content.encode() if isinstance(content, str) else content)
-    given = [*options, *([str(tokenizer)] if "--tokenizer" in options else [])]
-    given += ["--tools", written(tmp_path, tools, "tools.json")] if tools else []
-    said = run("parse", str(tmp_path / "missing"), *given)
-    assert said.code == 2 and error in said.err
-
-
-KIMI_K3 = (
-    "Hm.<|close|>think<|sep|><|open|>response<|sep|>Look:<|close|>response<|sep|><|open|>tools<|sep|>"
-    '<|open|>call tool="search" index="1"<|sep|><|open|>argument key="q" type="string"<|sep|>北京<|close|>argument<|sep|>'
-    "<|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|><|end_of_msg|>"
-)
-
-
-@pytest.mark.parametrize("level", ["strict", "tolerant"])
-def test_a_completion_of_kimi_k3(tmp_path: Path, level: str, run: Run) -> None:
-    options = ["--format", "kimi-k3", "--in-reasoning", "--level", level, "--json"]
-    options += ["--tools", written(tmp_path, json.dumps([TOOL]), "tools.json")]
-    said = run("parse", written(tmp_path, KIMI_K3), *options)
-    assert said.code == 0
-    assert (said.json["reasoning"], said.json["content"], said.json["errors"]) == ("Hm.", "Look:", [])
-    (call,) = said.json["tool_calls"]
-    assert (call["name"], call["index"], call["arguments"]) == ("search", 1, '{"q": "北京"}')
-    said = run("parse", written(tmp_path, f"<|open|>x{KIMI_K3}"), *options)
-    assert said.code == 1 and "<|open|> is left in the text" in said.json["errors"][0]

@@ -58,31 +58,16 @@ def test_the_prompt_goes_to_standard_output(rendered: Run) -> None:
     assert "no repairs" in said.err
 
 
-def test_repairs_are_shown(rendered: Run) -> None:
+def test_repairs_and_faults_are_shown(rendered: Run) -> None:
     said = rendered(WRONG)
-    assert said.code == 0
-    assert "hi<\u2060|im_end|><|im_end|>" in said.out
+    assert said.code == 0 and "hi<\u2060|im_end|><|im_end|>" in said.out
     assert "1 repair" in said.err and "repaired messages[0].content (special token)" in said.err
-
-
-def test_without_repairs_the_faults_are_found(rendered: Run) -> None:
     said = rendered(WRONG, "--no-repair")
-    assert said.code == 1
-    assert "fault: turn 1 (user) (special token): <|im_end|> inside the turn" in said.err
-
-
-def test_as_json(rendered: Run) -> None:
+    assert said.code == 1 and "fault: turn 1 (user) (special token): <|im_end|> inside the turn" in said.err
     said = rendered(WRONG, "--json")
-    assert said.code == 0
-    assert said.json["repairs"] == [
-        {
-            "location": "messages[0].content",
-            "kind": "special token",
-            "before": "<|im_end|>",
-            "after": "<\u2060|im_end|>",
-        }
-    ]
-    assert said.json["faults"] == []
+    repair = {"location": "messages[0].content", "kind": "special token"}
+    repair |= {"before": "<|im_end|>", "after": "<\u2060|im_end|>"}
+    assert (said.code, said.json["repairs"], said.json["faults"]) == (0, [repair], [])
     assert said.json["ids"] and said.json["text"].endswith("assistant<|im_middle|>")
 
 
@@ -112,26 +97,6 @@ def test_the_servers_prompt_is_compared(rendered: Run, served: Served) -> None:
 def test_a_server_with_invalid_tokens(tokens: Any, text: str, rendered: Run, served: Served) -> None:
     served.tokens = tokens
     said = rendered(RIGHT, "--diff", served.url)
-    assert said.code == 2 and text in said.err
-
-
-@pytest.mark.parametrize(
-    ("body", "options", "text"),
-    [
-        ("{", (), "is not JSON"),
-        ([], (), "body: must be an object"),
-        ({"messages": [{"role": 5}]}, (), "messages[0].role"),
-        (RIGHT, ("--template", "/nowhere"), "cannot be read"),
-        (RIGHT, ("--diff", "http://127.0.0.1:9"), "ConnectError"),
-        (RIGHT, ("--diff", "nonsense"), "--diff: malformed address"),
-        (RIGHT | {"chat_template_kwargs": {"messages": []}}, (), "is not a template variable"),
-        (RIGHT | {"chat_template_kwargs": []}, (), "must be an object"),
-        (RIGHT | {"thinking": "off"}, (), "thinking: must be a boolean"),
-        (RIGHT | {"thinking": {"type": []}}, (), "thinking.type: must be 'enabled' or 'disabled'"),
-    ],
-)
-def test_bad_use(rendered: Run, body: Any, options: Any, text: str) -> None:
-    said = rendered(body, *options)
     assert said.code == 2 and text in said.err
 
 

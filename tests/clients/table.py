@@ -19,23 +19,14 @@ _ANSWER = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A request in the words of chat completions; :mod:`tests.clients.endpoints` says it in those of the others.
+    """A request in the words of chat completions; :mod:`tests.clients.endpoints` says it in those of the others."""
 
-    Attributes:
-        name: For messages; unique.
-        tools: The tools, or None for a body without them.
-        choice: The tool choice, or :data:`LEFT_OUT`.
-        fields: Further fields of the body.
-        messages: The dialog.
-        only: The endpoints that have a form of it.
-    """
-
-    name: str
+    name: str  # unique
     tools: list[dict[str, Any]] | None = None
     choice: Any = LEFT_OUT
-    fields: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)  # more fields of the body
     messages: list[dict[str, Any]] = field(default_factory=lambda: list(QUESTION))
-    only: tuple[str, ...] = ("chat", "responses", "messages", "completions")
+    only: tuple[str, ...] = ("chat", "responses", "messages", "completions")  # the endpoints
 
 
 def _tool(name: str = "get_weather", **function: Any) -> dict[str, Any]:
@@ -99,9 +90,11 @@ FIELDS: dict[str, dict[str, Any]] = {
     "structured choice": {"structured_outputs": {"choice": ["yes", "no"]}},
     "structured grammar": {"structured_outputs": {"grammar": 'root ::= "a" | "b"'}},
     "thinking budget": {"thinking_token_budget": 1024},
+    "small thinking budget": {"thinking_token_budget": 5},
+    "several limits": {"thinking_token_budget": 0, "bad_words": ["a"], "allowed_token_ids": list(range(900))},
     "bad words": {"bad_words": ["Oslo", "a b"]},
     "allowed ids": {"allowed_token_ids": list(range(40))},
-    "allowed ids of every joint": {"allowed_token_ids": list(range(1024))},
+    "allowed ids of every transition": {"allowed_token_ids": list(range(1024))},
     "bias": {"logit_bias": {"7": -100, "8": 50}},
     "min tokens": {"min_tokens": 4},
     "stop": {"stop": ["}", "Oslo"]},
@@ -198,7 +191,7 @@ def rows() -> list[Row]:
     found += [
         Row(f"{history_name}; choice {choice}", _WEATHER, choice, messages=messages, only=dialogs)
         for history_name, messages in HISTORIES.items()
-        for choice in ("auto", "none")
+        for choice in ("required", "none")
     ]
     for kind_name, kind in _KINDS.items():
         found.append(Row(f"{kind_name} alone", [kind], only=("chat", "responses")))

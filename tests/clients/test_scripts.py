@@ -26,12 +26,19 @@ _PROCESSES = 3  # the server answers several at a time
 
 def _names(module: Path) -> list[str]:
     """The scripts of a module, which cannot be imported here: its libraries are not installed."""
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    found = (node.name for node in ast.parse(module.read_text("utf-8")).body if isinstance(node, functions))
-    return [name for name in found if not name.startswith("_")]
+    found, shared, without = list[str](), list[str](), set[str]()
+    for node in ast.parse(module.read_text("utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            found.append(node.name)
+        elif isinstance(node, ast.ImportFrom) and [each.name for each in node.names] == ["calls"]:
+            shared = _names(_SCRIPTS / "calls.py")
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "WITHOUT":
+            without = ast.literal_eval(node.value)
+    assert without <= {*shared}
+    return [name for name in shared if name not in without] + found
 
 
-_NO_SCRIPTS = {"__init__", "__main__", "common", "openai_client"}
+_NO_SCRIPTS = {"__init__", "__main__", "apis", "calls", "common"}
 MODULES = {path.stem: _names(path) for path in sorted(_SCRIPTS.glob("*.py")) if path.stem not in _NO_SCRIPTS}
 
 

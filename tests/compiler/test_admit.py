@@ -55,7 +55,7 @@ def test_plain_schemas_are_admitted_without_an_engine(compiler: Compiler, read: 
     compiled = request(compiler, PLAIN, OTHER, {}, strict=strict)
     compiled.admit()
     assert ["minProperties" in schema for schema in read] == [True]
-    assert compiled.plain_count == 2
+    assert compiled.fast_path_count == 2
     assert [tool.name for tool in compiled.compiled_tools] == ["f1"]
     assert not compiled.admission_coverage("f0").inexact
     assert len(read) == 1
@@ -70,7 +70,7 @@ def patterned(pattern: str, **others: int) -> dict[str, Any]:
 def test_a_pattern_is_compiled_by_itself_and_once(compiler: Compiler, read: list[str]) -> None:
     compiled = request(compiler, patterned("^[A-Z]{3}$", a=1), patterned("^[A-Z]{3}$", b=1))
     compiled.admit()
-    assert compiled.plain_count == 2
+    assert compiled.fast_path_count == 2
     request(compiler, patterned("^[A-Z]{3}$", c=1)).admit()
     assert ["A-Z" in schema for schema in read] == [True]
     assert not {"a", "b", "c"} & set(json.loads(read[0])["properties"])
@@ -152,7 +152,7 @@ def test_a_plain_schema_that_does_not_compile(
     assert caplog.text.count(said) == 1
     for coverage in (compiled.coverage("f0"), compiled.admission_coverage("f0")):
         assert [use.reason for use in coverage.relaxed] == ["forced: any JSON object is allowed"]
-    assert [tool.name for tool in compiled.compiled_tools] == ["f0"] and not compiled.plain_count
+    assert [tool.name for tool in compiled.compiled_tools] == ["f0"] and not compiled.fast_path_count
     assert compiler.counts.snapshot()["late_refusals"] == 1
     compiled.arguments("f0")
     assert compiler.counts.snapshot()["late_refusals"] == 1

@@ -4,25 +4,24 @@ import json
 import random
 import re
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from constrained_k2.formats.kimi_k2 import MEDIA_MARKERS, SPECIAL_TOKENS
-
-if TYPE_CHECKING:
-    from tests.evaluation.fake_model import FakeModel
 
 SPECIAL_TEXTS = tuple(text for text in SPECIAL_TOKENS.values() if text not in MEDIA_MARKERS)
 SPECIAL = {text: 163_584 + number for number, text in enumerate(SPECIAL_TEXTS)}
 NAMES = {number: text for text, number in SPECIAL.items()}
+_CALL = re.compile(r"<\|tool_call_begin\|>(.*?)<\|tool_call_argument_begin\|>(.*?)(<\|tool_call_end\|>|\Z)", re.DOTALL)
 _CUT = re.compile("|".join(map(re.escape, SPECIAL_TEXTS)))
 GOOD = '{"restaurant": "Chez 李雷",  "guests": 2, "when": {"day": "2031-03-01", "hour": 19}}'
 
 WORDS = ("choices", "message", "delta", "tool_calls", "function", "token_ids", "prompt_token_ids", "tokens", "prompt")
+
+
+Call = tuple[str, str, str]  # id, name, arguments
 
 
 class Refusal(Exception):
@@ -42,37 +41,37 @@ def text_of(ids: list[int]) -> str:
     return "".join(NAMES[number] if number in NAMES else chr(number) for number in ids)
 
 
-class Fake:
-    """Serves on loopback while the block is open.
+def whole_calls(calls: Iterable[Call]) -> list[Any]:
+    return [{"id": i, "type": "function", "function": {"name": n, "arguments": a}} for i, n, a in calls]
 
-    Args:
-        *faults: What it does wrong; the names are looked for in the code below.
-        key: The API key it wants.
-    """
 
-    def __init__(self, *faults: str, key: str = "") -> None:
-        self.faults = set(faults)
-        self.key = key
-        self.chance = random.Random(0)
-        fake = self
+def call_deltas(calls: Iterable[Call]) -> Iterator[Any]:
+    """The parts of calls, as a stream has them."""
+    for index, (call_id, name, arguments) in enumerate(calls):
+        yield {"tool_calls": [{"index": index, "id": call_id, "function": {"name": name, "arguments": ""}}]}
+        for start in range(0, len(arguments), 8):
+            yield {"tool_calls": [{"index": index, "function": {"arguments": arguments[start : start + 8]}}]}
+
+
+class Loopback:
+    """Serves HTTP on loopback, with a thread for each connection, while the block is open."""
+
+    def __init__(self) -> None:
+        serve = self.answer
 
         class Handler(BaseHTTPRequestHandler):
             disable_nagle_algorithm = True  # else every answer waits for an acknowledgement
-            protocol_version = "HTTP/1.0" if "endless" in faults else "HTTP/1.1"
+            protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                fake.answer(self, {"/v1/models": fake.models, "/version": fake.version})
+                self.do_POST()
 
             def do_POST(self) -> None:
-                endpoints: dict[str, Callable[[Any], Any]] = {
-                    "/tokenize": fake.tokenize,
-                    "/detokenize": fake.detokenize,
-                    "/v1/completions": fake.completion,
-                    "/v1/chat/completions": fake.chat,
-                    "/v1/messages": fake.unread,
-                    "/v1/responses": fake.unread,
-                }
-                fake.answer(self, endpoints)
+                serve(self, json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)) or b"null"))
+
+            def handle(self) -> None:
+                with suppress(OSError):  # the client has seen enough
+                    super().handle()
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -85,41 +84,65 @@ class Fake:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+    def answer(self, request: BaseHTTPRequestHandler, body: Any) -> None:
+        raise NotImplementedError
+
+
+class Fake(Loopback):
+    """A server of Kimi K2.
+
+    Args:
+        *faults: What it does wrong; the names are looked for in the code below.
+        key: The API key it wants.
+    """
+
+    def __init__(self, *faults: str, key: str = "") -> None:
+        self.faults = set(faults)
+        self.key = key
+        self.chance = random.Random(0)
+        super().__init__()
 
     def has(self, fault: str) -> bool:
         return fault in self.faults
 
-    def answer(self, request: BaseHTTPRequestHandler, endpoints: dict[str, Callable[[Any], Any]]) -> None:
-        body = request.rfile.read(int(request.headers.get("content-length") or 0))
+    def said(self, request: BaseHTTPRequestHandler, body: Any) -> Any:
+        endpoints: dict[str, Callable[[Any], Any]] = {
+            "/v1/models": self.models,
+            "/version": self.version,
+            "/tokenize": self.tokenize,
+            "/detokenize": self.detokenize,
+            "/v1/completions": self.completion,
+            "/v1/chat/completions": self.chat,
+            "/v1/messages": self.unread,
+            "/v1/responses": self.unread,
+        }
+        if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
+            raise Refusal(401, "no key")
+        if request.path not in endpoints or self.has(f"no {request.path}"):
+            raise Refusal(404, "Not Found")
+        said = endpoints[request.path](body)
+        is_chat = request.path == "/v1/chat/completions"
+        is_garbage = (self.has("garbage") and request.command == "POST") or (self.has("garbage chats") and is_chat)
+        return self.garbage() if is_garbage else said
+
+    def answer(self, request: BaseHTTPRequestHandler, body: Any) -> None:
         status, is_chat = 200, request.path == "/v1/chat/completions"
         try:
-            self.check_address(request, endpoints)
-            said = endpoints[request.path](json.loads(body or b"null"))
-            if (self.has("garbage") and request.command == "POST") or (self.has("garbage chats") and is_chat):
-                said = self.garbage()
-            data = said if isinstance(said, bytes) else json.dumps(said).encode()
+            said = self.said(request, body)
         except Refusal as refusal:
-            status, data = refusal.args[0], json.dumps({"error": {"message": refusal.args[1]}}).encode()
+            status, said = refusal.args[0], {"error": {"message": refusal.args[1]}}
+        data = said if isinstance(said, bytes) else json.dumps(said).encode()
         if is_chat and self.has("not json"):
             data = b"<html>\x1b[2J"
-        if is_chat and self.has("slow"):
-            time.sleep(5)
         request.send_response(500 if is_chat and self.has("server error") else status)
         request.send_header("content-type", "application/json")
-        if not (is_chat and self.has("endless")):
-            request.send_header("content-length", str(len(data)))
-        if is_chat and self.has("compressed"):
-            request.send_header("content-encoding", "gzip")
+        request.send_header("content-length", str(len(data)))
         request.end_headers()
-        with suppress(OSError):  # the client has seen enough
-            request.wfile.write(data)
-            while is_chat and self.has("endless"):
-                request.wfile.write(b" " * 65_536)
+        request.wfile.write(data)
 
     def garbage(self) -> Any:
         """Any JSON, out of the words that answers are made of."""
@@ -133,12 +156,6 @@ class Fake:
             return (None, True, self.chance.randrange(-9, 170_000), 1e999, "\ud800 <|im_end|>")[kind]
 
         return value(0)
-
-    def check_address(self, request: BaseHTTPRequestHandler, endpoints: Any) -> None:
-        if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
-            raise Refusal(401, "no key")
-        if request.path not in endpoints or self.has(f"no {request.path}"):
-            raise Refusal(404, "Not Found")
 
     def models(self, _: Any) -> Any:
         return {"data": [] if self.has("no models") else [{"id": "kimi-k2"}]}
@@ -160,8 +177,6 @@ class Fake:
         return {"prompt": text_of(body["tokens"])}
 
     def model(self, body: Any) -> "FakeModel":
-        from tests.evaluation.fake_model import FakeModel
-
         return FakeModel(self, body)
 
     def completion(self, body: Any) -> Any:
@@ -263,3 +278,140 @@ class Fake:
         if body.get("logit_bias") and self.has("no logit_bias"):
             raise Refusal(400, "logit_bias is not supported")
         return self.model(body).streamed() if body.get("stream") else self.model(body).whole()
+
+
+class FakeModel:
+    """One request's answers: those of Kimi K2, and what both formats share."""
+
+    string, string_of_specials = "a", f"a{9 * '<|im_middle|>'}"  # of a search
+
+    def __init__(self, fake: Fake, body: Any) -> None:
+        self.has = fake.has
+        self.body = body
+        self.choice = body.get("tool_choice", "none")
+        self.is_pushed = any(strength > 0 for strength in (body.get("logit_bias") or {}).values())
+        self.earlier_calls = sum(len(message.get("tool_calls") or ()) for message in body["messages"])
+        self.prompt_ids = fake.prompt(body)
+        ids = self.encoded()
+        self.cut = len(ids) > body.get("max_tokens", 10_000)
+        self.ids = ids[: body.get("max_tokens", 10_000)]
+
+    @property
+    def leaks(self) -> bool:
+        """True if it writes markers alone."""
+        fault = {"auto": "free under auto", "none": "leaks markers"}.get(str(self.choice))
+        return self.is_pushed and fault is not None and self.has(fault)
+
+    def said(self) -> str | list[tuple[str, str]]:
+        """A text, or the name and the arguments of each call."""
+        prompt = str(self.body["messages"][-1]["content"])
+        if not self.body.get("tools"):
+            return "42"
+        if self.choice == "none" and not self.has("calls under none"):
+            return "Blue scatters."
+        refuses = self.has("obeys the model") and ("Call " not in prompt or self.is_pushed)
+        if self.choice != "none" and (refuses or (self.choice == "auto" and "Do not" in prompt)):
+            return "I would rather not."
+        is_single = self.body.get("parallel_tool_calls") is False and not self.has("many calls")
+        count = 3 if "twice" in prompt and not is_single and isinstance(self.choice, str) else 1
+        return [self.call(number) for number in range(count)]
+
+    def call(self, number: int) -> tuple[str, str]:
+        choice, names = self.choice, ["book_table", "list_tables"]
+        name = choice["function"]["name"] if isinstance(choice, dict) else names[min(number, 1)]
+        if self.has("names another") and name in names:
+            name = names[1 - names.index(name)]
+        arguments = "{}"
+        if name == "book_table":
+            arguments = GOOD
+        elif name == "search":
+            string = self.string_of_specials if self.has("special tokens in strings") else self.string
+            arguments = f'{{"query": "{string}"}}'
+        if self.has("invalid arguments"):
+            arguments = arguments.replace('"guests": 2', '"guests": 400')
+        name = "a<think>" if self.has("markers in names") else name
+        return "cancel_table" if self.has("undeclared names") else name, arguments
+
+    def encoded(self) -> list[int]:
+        """The whole turn, its end included."""
+        if self.leaks:
+            return tokens("<|tool_calls_section_begin|>" * 8)
+        said, is_alone = self.said(), not self.body.get("tools")
+        if isinstance(said, str):
+            thinking = (self.body.get("chat_template_kwargs") or {}).get("thinking")
+            reasons = is_alone and bool(thinking or self.has("always reasons"))
+            ends = 20 if is_alone and self.has("runs on") else 1
+            return tokens(f"{'Seventeen and so on.</think>' * reasons}{said}{'<|im_end|>' * ends}")
+        first, step = self.earlier_calls, 1
+        if self.has("restarts indexes"):
+            first = 0
+        if self.has("repeats ids"):
+            step = 0
+        calls = "".join(
+            f"<|tool_call_begin|>functions.{name}:{first + step * number}<|tool_call_argument_begin|>{arguments}"
+            "<|tool_call_end|>"
+            for number, (name, arguments) in enumerate(said)
+        )
+        return tokens(f"<|tool_calls_section_begin|>{calls}<|tool_calls_section_end|><|im_end|>")
+
+    def read(self) -> tuple[str, str, list[Call]]:
+        """``(reasoning, content, calls)``; a stream shows cut calls too."""
+        text = text_of(self.ids).removesuffix("<|im_end|>")
+        reasoning, _, content = text.rpartition("</think>")
+        if self.has("reasoning is content"):
+            reasoning, content = "", text
+        calls: list[Call] = []
+        for call_id, arguments, end in _CALL.findall(content):
+            if end or self.body.get("stream") or self.has("hands over pieces"):
+                name = call_id.removeprefix("functions.").rpartition(":")[0]
+                shown_id = f"call_{len(calls)}" if self.has("renames ids") else call_id
+                calls.append((shown_id, name, self.returned(arguments) if end else arguments))
+        if not self.has("leaks markers"):
+            content = content.partition("<|tool_calls_section_begin|>")[0]
+        return reasoning, content, calls
+
+    def returned(self, arguments: str) -> str:
+        """A whole call's arguments, as the server returns them."""
+        if self.has("many digits"):
+            return "1" * 6_000
+        if self.has("reformats"):
+            return json.dumps(json.loads(arguments), separators=(",", ":"), ensure_ascii=False)
+        return arguments
+
+    def parsed(self) -> tuple[str, str, str, list[Call]]:
+        """``(finish_reason, reasoning, content, calls)``."""
+        reasoning, content, calls = self.read()
+        if self.has("last part of names"):
+            calls = [(call_id, name.rpartition(".")[2], arguments) for call_id, name, arguments in calls]
+        if self.has("loses calls"):
+            calls = calls[:1]
+        claims = self.has("claims to have ended") and calls
+        return "length" if self.cut and not claims else "tool_calls" if calls else "stop", reasoning, content, calls
+
+    def whole(self) -> Any:
+        finish, reasoning, content, calls = self.parsed()
+        message = {"content": content, "reasoning": reasoning or None, "tool_calls": whole_calls(calls)}
+        ids = None if self.has("no ids") else self.ids
+        choice = {"finish_reason": finish, "message": message, "token_ids": ids}
+        count = self.body.get("n", 1)
+        return {
+            "choices": [choice] * count,
+            "prompt_token_ids": None if self.has("no ids") else self.prompt_ids,
+            "usage": {"completion_tokens": len(self.ids) * count},
+        }
+
+    def streamed(self) -> bytes:
+        finish, reasoning, content, calls = self.parsed()
+        if self.has("streams other text"):
+            content = f" {content}"
+        if self.has("streams other calls"):
+            calls = [(i, n, a.replace("  ", " ")) for i, n, a in calls]
+        if self.has("streams another finish"):
+            finish = "stop"
+        deltas = [{"reasoning": reasoning}, {"content": content}, *call_deltas(calls)]
+        choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+        choices.append({"index": 0, "delta": {}, "finish_reason": finish})
+        if not self.has("no ids"):
+            choices[0]["token_ids"] = self.ids
+        lines = [f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices]
+        return "".join([*lines, *([] if self.has("no done") else ["data: [DONE]\n\n"])]).encode()

@@ -5,12 +5,11 @@ import re
 from typing import Any
 
 from constrained_k2 import ToolCall, ToolCallSpec, parse_completion
-from constrained_k2.formats.kimi_k3 import CLOSE, KIMI_K3, SEPARATOR, SPECIAL_TOKENS
+from constrained_k2.formats.kimi_k3 import CLOSE, SEPARATOR, SPECIAL_TOKENS
 from constrained_k2.prompts.xtml import Pieces, XtmlRenderer, render_turn
 from constrained_k2.prompts.xtml.options import read_options
 from constrained_k2.prompts.xtml.prompt import write_prompt
-from tests.evaluation.fake_model import FakeModel
-from tests.evaluation.fake_server import GOOD, Fake
+from tests.evaluation.fake_server import Call, Fake, FakeModel
 from tests.prompts.kimi_k3 import BYTES
 
 _SPECIAL = re.compile("(" + "|".join(map(re.escape, SPECIAL_TOKENS.values())) + ")")
@@ -76,82 +75,39 @@ class TagFake(Fake):
 class TagModel(FakeModel):
     """One request's answers."""
 
+    string, string_of_specials = 20 * ".", 20 * "\\u0001"
+
     @property
     def reasons(self) -> bool:
         return BYTES.opens_reasoning(self.prompt_ids)
 
-    @property
-    def pushed(self) -> bool:
-        return any(strength > 0 for strength in (self.body.get("logit_bias") or {}).values())
-
     def encoded(self) -> list[int]:
         """The whole turn, its end included."""
-        body, choice = self.body, self.body.get("tool_choice", "none")
-        prompt = str(body["messages"][-1]["content"])
-        if self.pushed and (
-            (choice == "auto" and self.has("free under auto")) or (choice == "none" and self.has("leaks markers"))
-        ):
-            return [KIMI_K3_OPEN] * 8
-        reasoning = "Seventeen and so on." if self.reasons or self.has("always reasons") else None
-        refuses = self.has("obeys the model") and ("Call " not in prompt or self.pushed)
-        calls_under_none = choice == "none" and self.has("calls under none")
-        if self.pushed and not body.get("tools"):
+        if self.leaks:
+            return [BYTES.format.call_begin] * 8
+        if self.is_pushed and not self.body.get("tools"):
             return [BYTES.format.turn_end] * (20 if self.has("runs on") else 1)
-        if not body.get("tools") or (choice == "none" and not calls_under_none) or refuses:
-            return render_turn([], BYTES, response="Blue scatters.", reasoning=reasoning)
-        if choice == "auto" and "Do not" in prompt:
-            return render_turn([], BYTES, response="I would rather not.", reasoning=reasoning)
-        one = (body.get("parallel_tool_calls") is False and not self.has("many calls")) or isinstance(choice, dict)
-        count = 3 if "twice" in prompt and not one and not self.has("spells tags") else 1
-        calls = [self.made(choice, number) for number in range(count)]
+        reasoning = "Seventeen and so on." if self.reasons or self.has("always reasons") else None
+        said = self.said()
+        if isinstance(said, str):
+            return render_turn([], BYTES, response=said, reasoning=reasoning)
+        calls = [ToolCall(name, number, arguments) for number, (name, arguments) in enumerate(said, 1)]
         ids = render_turn(calls, BYTES, reasoning=reasoning, first_index=1)
         if self.has("spells tags"):
             ids = [*BYTES.decode(ids[:-1]).encode(), ids[-1]]
         return [BYTES.special_tokens["[BOS]"] if token_id == ord(_MARK) else token_id for token_id in ids]
 
-    def made(self, choice: Any, number: int) -> ToolCall:
-        name = choice["function"]["name"] if isinstance(choice, dict) else ("list_tables" if number else "book_table")
-        if self.has("names another"):
-            name = "list_tables" if name == "book_table" else "book_table"
-        declared = [tool["function"]["name"] for tool in self.body["tools"]]
-        name = name if name in declared else declared[0]
-        arguments = "{}"
-        if name == "book_table":
-            arguments = GOOD.replace('"guests": 2', '"guests": 400') if self.has("invalid arguments") else GOOD
-        elif name == "search":
-            arguments = json.dumps({"query": 20 * (_MARK if self.has("special tokens in strings") else ".")})
-        return ToolCall(name, number + 1, arguments)
-
-    def parsed(self) -> tuple[str, str, str, list[tuple[str, str, str]]]:
-        """``(finish_reason, reasoning, content, calls)``; a stream shows cut calls too."""
+    def read(self) -> tuple[str, str, list[Call]]:
         tools = ToolCallSpec.from_openai({"tools": self.body.get("tools") or []}).tools
         parsed = parse_completion(self.ids, BYTES, level="tolerant", in_reasoning=self.reasons, tools=tools)
-        first = (
-            0 if self.has("repeats ids") else sum(len(each.get("tool_calls") or ()) for each in self.body["messages"])
-        )
+        first, step = (0, 0) if self.has("repeats ids") else (self.earlier_calls, 1)
         calls = [
-            (f"functions.{call.name}:{0 if self.has('repeats ids') else at}", call.name, self.returned(call.arguments))
-            for at, call in enumerate(parsed.tool_calls, first)
+            (f"functions.{call.name}:{first + step * at}", call.name, self.returned(call.arguments))
+            for at, call in enumerate(parsed.tool_calls)
         ]
-        if self.has("last part of names"):
-            calls = [(call_id, name.rpartition(".")[2], text) for call_id, name, text in calls]
         if parsed.cut_calls and (self.body.get("stream") or self.has("hands over pieces")):
             calls.append(("functions.cut:9", "cut", '{"a'))
-        if self.has("loses calls"):
-            calls = calls[:1]
         content, reasoning = parsed.content, parsed.reasoning
         if self.has("reasoning is content") and reasoning:
             reasoning, content = "", f"{reasoning}{CLOSE}think{SEPARATOR}{content}"
-        if self.has("always reasons"):
-            reasoning = "Seventeen and so on."
-        finish = "length" if self.cut else "tool_calls" if calls else "stop"
-        return finish, reasoning, content, calls
-
-    def returned(self, arguments: str) -> str:
-        """Arguments, as the parser returns them."""
-        if self.has("reformats"):
-            return json.dumps(json.loads(arguments), separators=(",", ":"), ensure_ascii=False)
-        return arguments
-
-
-KIMI_K3_OPEN = BYTES.special_tokens[KIMI_K3.marker_texts["call_begin"]]
+        return "Seventeen and so on." if self.has("always reasons") else reasoning, content, calls

@@ -13,21 +13,20 @@ import pytest
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
 from constrained_k2.cli import main
 from constrained_k2.evaluation.ab.arms import Arm
-from constrained_k2.evaluation.ab.changes import Change, ask_again, missing_changes
-from constrained_k2.evaluation.ab.directory import RunDirectory, Sampling, begin
-from constrained_k2.evaluation.ab.effects import effects
+from constrained_k2.evaluation.ab.changes import ask_again, missing_changes
+from constrained_k2.evaluation.ab.directory import Change, RunDirectory, Sampling, begin
+from constrained_k2.evaluation.ab.effects import curve, effects
 from constrained_k2.evaluation.ab.report import to_html, to_markdown, write_reports
-from constrained_k2.evaluation.ab.report.changes import telling_lines
+from constrained_k2.evaluation.ab.report.tables import telling_lines
 from constrained_k2.evaluation.ab.results import Results, score
 from constrained_k2.evaluation.ab.runner import run
-from constrained_k2.evaluation.answer import SUCCESS, Record
+from constrained_k2.evaluation.answer import SUCCESS, ChatAnswer, Record
 from constrained_k2.evaluation.sample import read_sample
 from constrained_k2.explain.turn import TurnExplainer
 from constrained_k2.explain.view import WantedToken
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.testing import write_tokenizer
-from tests.evaluation.ab_samples import body, write_lines
-from tests.evaluation.fake_endpoint import GOOD_CALL, FakeEndpoint
+from tests.evaluation.fake_endpoint import GOOD_CALL, FakeEndpoint, body, write_lines
 from tests.evaluation.test_ab_run import QUICK
 from tests.explain.turns import ids_of
 
@@ -77,7 +76,7 @@ def test_the_constrained_arm_is_asked_again(tmp_path: Path) -> None:
         assert len(missing_changes(directory, arm, 4)) == 2
         assert ask(directory, arm) == ["Asking ours again at temperature 0, 2 requests …"]
         assert ask(directory, arm) == []
-    changes = list(directory.changes(Change))
+    changes = list(directory.changes())
     assert len(changes) == len({change.key for change in changes}) == 4
     change = changes[0]
     assert change.is_whole and not change.error and change.examined == len(TURN)
@@ -103,7 +102,7 @@ def test_servers_that_cannot_be_explained_are_left_alone(
         directory = started(tmp_path, 40, fake=fake)
         ask(directory, Arm("ours", endpoint.url, "constrained"))
         assert len(endpoint.asked) == requests
-    errors = [change.error for change in directory.changes(Change)]
+    errors = [change.error for change in directory.changes()]
     assert all(words is not None and words in error for error in errors) and len(errors) == requests // 2
 
 
@@ -116,7 +115,7 @@ def test_answers_beyond_the_mask_and_servers_without_probabilities_are_named(tmp
         silent = started(tmp_path / "b", 1, fake={"ids": TURN})
         ask(silent, arm)
     for directory, words in ((beyond, "forbids what the server wrote at /unit"), (silent, "no probability")):
-        (change,) = directory.changes(Change)
+        (change,) = directory.changes()
         assert not change.is_whole and words in change.error
 
 
@@ -127,24 +126,23 @@ def saved(path: Path, changes: list[Change], count: int = 4) -> Results:
         arms = [Arm("unconstrained", endpoint.url, "unconstrained"), Arm("ours", endpoint.url, "constrained")]
         asyncio.run(run(directory, arms, limits=QUICK))
     for change, sample in zip(changes, list(directory.read_samples()), strict=False):
-        directory.add_change(change.arm, sample.key, replace(change, key=sample.key))
+        directory.add_change(replace(change, key=sample.key))
     return score(directory)
 
 
-def change(overrides: tuple[WantedToken, ...], *, right: bool, was_right: bool, **fields: Any) -> Change:
+def change(overrides: tuple[WantedToken, ...], *, right: bool, was_right: bool) -> Change:
     def answer(unit: str) -> Record:
         return Record("", 0, SUCCESS, finish_reason="tool_calls", calls=call(city="Oslo", unit=unit))
 
     answers = answer("c" if right else "f"), answer("c" if was_right else "degrees")
-    return Change("ours", "", *answers, overrides, 20, **fields)
+    return Change("ours", "", *answers, overrides, 20)
 
 
-BITS = {"constrained_logprobs": (-math.log(2) * 3, 0.0), "unconstrained_logprobs": (-math.log(2), 0.0, 0.0, 0.0)}
 CHANGES = [
-    change((unit(0.75), unit(0.95)), right=True, was_right=False, **BITS),
-    change((unit(0.95),), right=False, was_right=True, **BITS),
-    change((unit(1.0, pointer="/days/3", keywords=("type", "minimum")),), right=False, was_right=False, **BITS),
-    change((), right=True, was_right=True, **BITS),
+    change((unit(0.75), unit(0.95)), right=True, was_right=False),
+    change((unit(0.95),), right=False, was_right=True),
+    change((unit(1.0, pointer="/days/3", keywords=("type", "minimum")),), right=False, was_right=False),
+    change((), right=True, was_right=True),
 ]
 
 
@@ -158,17 +156,9 @@ def test_the_effects_of_known_changes(tmp_path: Path) -> None:
     # In the first answer, the value is another one without the constraint; in the second, the right one.
     assert place.values == {('"degrees"', '"c"'): 1, ('"c"', '"f"'): 1}
     assert (other.pointer, other.change) == ("/days/*", (('"deg', '"c'), 1))
-    bins = [(each.high, each.answers, each.wrong) for each in found.calibration.bins]
-    assert bins == [(0.0, 1, 0), (0.5, 0, 0), (0.9, 0, 0), (0.99, 2, 1), (1.0, 1, 1)]
-    # Forbidden: right 0.95 and 0, wrong 0.95 and 1: of the four pairs one is a tie.
-    assert found.calibration.separation == 3.5 / 4
-    whole, free, overridden, right, wrong = found.groups
-    assert (whole.answers, whole.right, whole.unconstrained_right) == (4, 2, 2)
-    assert (free.answers, overridden.answers, right.answers, wrong.answers) == (1, 3, 1, 2)
-    assert whole.written == pytest.approx(2**-1.5) and whole.unconstrained == pytest.approx(2**-0.25)
-    assert whole.cost == pytest.approx(2)
     assert [each.pointer for each in found.most_informative()] == ["/unit", "/days/*"]
-    assert json.loads(json.dumps(results.to_json(), allow_nan=False))["changes"][0]["separation"] == 3.5 / 4
+    (scores,) = json.loads(json.dumps(results.to_json(), allow_nan=False))["changes"]
+    assert [(each["pointer"], each["repaired"]) for each in scores["places"]] == [("/unit", 1), ("/days/*", 0)]
 
 
 def test_the_last_change_of_a_sample_counts_and_broken_ones_are_left_out() -> None:
@@ -180,15 +170,13 @@ def test_the_last_change_of_a_sample_counts_and_broken_ones_are_left_out() -> No
     (found,) = effects([whole, broken], {sample.key: sample}, KIMI_K2)
     assert (found.answers, found.left_out, found.error) == (0, 1, "why not")
     (found,) = effects([broken, whole], {sample.key: sample}, KIMI_K2)
-    assert (found.answers, found.left_out, found.calibration.p) == (1, 0, None)
+    assert (found.answers, found.left_out) == (1, 0)
 
 
 def test_the_reports_have_the_section(tmp_path: Path) -> None:
     results = saved(tmp_path, CHANGES)
     html, markdown = to_html(results), to_markdown(results)
-    for title in ("What the constraint changed", "Forbidden probability", "Does constraining distort?"):
-        assert f"<h2>{title}</h2>" in html and f"## {title}" in markdown.replace("\\", "")
-    assert html.count('class="plot"') == 4
+    assert "<h2>What the constraint changed</h2>" in html and "## What the constraint changed" in markdown
     assert '“"deg” → “"c” (1)' in markdown.replace("\\", "")
     assert list(telling_lines(results)) == [
         "What the constraint changed, in 4 greedy answers:",
@@ -199,26 +187,20 @@ def test_the_reports_have_the_section(tmp_path: Path) -> None:
     ]
 
 
-def test_each_constrained_arm_has_its_section(tmp_path: Path) -> None:
-    results = saved(tmp_path, [*CHANGES[:2], *(replace(each, arm="other") for each in CHANGES[2:])])
-    html = to_html(results)
-    for title in ("What the constraint changed", "Forbidden probability"):
-        assert f"<h2>{title}: ours</h2>" in html and f"<h2>{title}: other</h2>" in html
-    assert html.count('class="plot"') == 5
-
-
-def test_a_run_without_changes_has_no_section(tmp_path: Path) -> None:
-    results = saved(tmp_path, [])
-    assert not results.effects and not list(telling_lines(results))
-    assert "What the constraint changed" not in to_html(results)
-    none_whole = saved(tmp_path / "other", [replace(CHANGES[0], overrides=None, error=EVIL)])
+def test_each_constrained_arm_has_its_section_if_it_was_asked_again(tmp_path: Path) -> None:
+    html = to_html(saved(tmp_path, [*CHANGES[:2], *(replace(each, arm="other") for each in CHANGES[2:])]))
+    assert all(f"<h2>What the constraint changed: {arm}</h2>" in html for arm in ("ours", "other"))
+    none = saved(tmp_path / "none", [])
+    assert not none.effects and not list(telling_lines(none))
+    assert "What the constraint changed" not in to_html(none)
+    none_whole = saved(tmp_path / "none whole", [replace(CHANGES[0], overrides=None, error=EVIL)])
     assert none_whole.effects[0].answers == 0
     assert "left out" in to_html(none_whole) and "<script>alert" not in to_html(none_whole)
 
 
 def test_hostile_texts_stay_text(tmp_path: Path) -> None:
     hostile = unit(tool=EVIL, pointer=f"/{EVIL}", keywords=(EVIL,), wanted=EVIL)
-    results = saved(tmp_path, [change((hostile,), right=False, was_right=True, **BITS)])
+    results = saved(tmp_path, [change((hostile,), right=False, was_right=True)])
     html, markdown = to_html(results), to_markdown(results)
     assert "<script>alert" not in html and "&lt;script&gt;" in html
     for text in (html, markdown, "\n".join(telling_lines(results))):
@@ -226,6 +208,34 @@ def test_hostile_texts_stay_text(tmp_path: Path) -> None:
     (row,) = (line for line in markdown.splitlines() if line.startswith("|") and "alert" in line)
     assert len(re.findall(r"(?<!\\)\|", row)) == 9
     assert [path.exists() for path in write_reports(results)] == [True] * 3
+
+
+def change_of(number: int, chances: tuple[float, ...], names: tuple[str, ...], *, declined: bool = False) -> Change:
+    calls = tuple((f"functions.{name}:{at}", name, "{}") for at, name in enumerate(names))
+    record = Record.of(ChatAnswer("tool_calls", calls=calls, declined=declined), f"{number}")
+    return Change("nearest", f"{number}", record, record, (), chances=chances)
+
+
+def test_the_threshold_with_the_fewest_faults_in_one_half_is_chosen() -> None:
+    samples = {f"{number}": read_sample(body(expected=EXPECTED), number) for number in range(6)}
+    changes = [
+        change_of(0, (0.15,), ("other",)),  # of the first half
+        change_of(1, (0.3,), ("other",)),
+        change_of(2, (0.6, 0.1), ("get_weather", "other")),
+        change_of(3, (0.1,), ("get_weather",)),
+        change_of(4, (0.45,), ("get_weather",)),
+        change_of(5, (), ()),
+    ]
+    found = curve(changes, samples)
+    assert found is not None and found.chosen == 0.2
+    outcomes = {outcome.threshold: outcome[1:] for outcome in found.first}
+    assert outcomes[0.0] == (2, 0, 0, 0)
+    assert outcomes[0.2] == (0, 2, 2, 0)
+    assert outcomes[0.5] == (0, 3, 2, 1)
+    outcomes = {outcome.threshold: outcome[1:] for outcome in found.second}
+    assert outcomes[0.2] == (1, 1, 0, 1)
+    assert curve([change_of(0, (0.1,), (), declined=True)], samples) is None
+    assert curve([change_of(0, (), ())], samples) is None
 
 
 @pytest.mark.slow

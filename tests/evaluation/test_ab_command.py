@@ -12,8 +12,7 @@ from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.ab.arms import parse_arm
 from constrained_k2.evaluation.ab.directory import RunDirectory
 from constrained_k2.evaluation.ab.runner import AttemptLimits, Endpoint
-from tests.evaluation.ab_samples import body, write_lines
-from tests.evaluation.fake_endpoint import FakeEndpoint
+from tests.evaluation.fake_endpoint import FakeEndpoint, body, write_lines
 
 NOBODY = "http://127.0.0.1:9"
 
@@ -56,6 +55,10 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         ([NOBODY, "--count", "1"], "models cannot be listed"),
         (["--score-only", "/nonexistent"], "holds no run"),
         (["ftp://x"], "malformed address"),
+        ([], "no server is named"),
+        (["--serve", "/nonexistent"], "holds no checkpoint"),
+        ([NOBODY, "--serve", "/"], "URL: --serve starts its own servers"),
+        (["--arm", f"a={NOBODY}", "--serve", "/"], "--arm: --serve starts its own servers"),
         ([NOBODY, "--timeout", "nan"], "more than 0 and finite"),
     ],
 )

@@ -9,13 +9,13 @@ import pytest
 
 from constrained_k2 import ToolCallSpec
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.evaluation.ab.loaders import BadLine, numbered_keys, read_samples
-from constrained_k2.evaluation.bundled import BUNDLED, bundled_bodies
-from constrained_k2.evaluation.sample import Sample, read_sample
-from scripts.bundled_samples import drawn_bodies
+from constrained_k2.evaluation.ab.directory import Sampling, begin
+from constrained_k2.evaluation.ab.loaders import BadLine, read_samples
+from constrained_k2.evaluation.sample import BUNDLED, Sample, bundled_bodies, read_sample
+from scripts.bundled_samples.__main__ import drawn_bodies
 from scripts.bundled_samples.adversarial import MAKERS
 from scripts.bundled_samples.ordinary import ordinary_samples
-from tests.evaluation.ab_samples import body, write_lines
+from tests.evaluation.fake_endpoint import body, write_lines
 
 
 def good(samples: Any) -> list[Sample]:
@@ -39,9 +39,10 @@ def test_a_sample_of_the_vendor_verifier(tmp_path: Path) -> None:
 
 def test_the_same_request_twice_is_two_samples(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "samples.jsonl", [body(), body(), body("else"), body()])
-    keys = [sample.key for sample in good(numbered_keys(read_samples(path)))]
+    first, again = (begin(tmp_path / "run", "test", read_samples(path), Sampling()) for _ in range(2))
+    keys = [sample.key for sample in first.read_samples()]
     assert len(set(keys)) == 4
-    assert keys == [sample.key for sample in good(numbered_keys(read_samples(path)))]
+    assert keys == [sample.key for sample in again.read_samples()]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from constrained_k2.cli import main
-from constrained_k2.evaluation.client import BodyLimits, Client
+from constrained_k2.evaluation.client import Client
 from constrained_k2.evaluation.doctor.examination import CHECKS, examine
 from constrained_k2.evaluation.doctor.findings import Finding
 from constrained_k2.evaluation.doctor.target import open_target
@@ -23,11 +23,11 @@ NAMES: dict[type[Fake], list[str]] = {
 """A server of Kimi K2 or Kimi K3 -> the checks of its format."""
 
 
-def examined(server: Fake | VllmServer, *checks: str, limits: BodyLimits | None = None) -> dict[str, Finding]:
+def examined(server: Fake | VllmServer, *checks: str) -> dict[str, Finding]:
     """The findings of a server by check: of all checks, or of these alone."""
 
     async def everything() -> dict[str, Finding]:
-        async with Client(server.url, None, limits or BodyLimits()) as client:
+        async with Client(server.url) as client:
             target = await open_target(client, None)
             return {result.check: result.finding async for result in examine(target, only=checks)}
 
@@ -52,6 +52,7 @@ BOTH = [
     ("strict taken", "strict_refused", "fault", "cannot be enforced"),
     ("opt-out refused", "opt_out", "fault", "is refused"),
     ("names another", "named", "fault", "not the named function"),
+    ("obeys the model", "required", "fault", "no call, but 'I would rather not.'"),
     ("calls under none", "none", "fault", "hold calls"),
     ("no ids", "auto", "cannot tell", "return_token_ids"),
     ("leaks markers", "none", "fault", "hold markers"),
@@ -102,7 +103,6 @@ KIMI_K2 = [
     ("runs on", "end_token", "fault", "answers go on after <|im_end|>"),
     ("strict refused by another", "strict_refused", "warning", "No compatible backend"),
     ("not installed", "opt_out", "cannot tell", "not on"),
-    ("obeys the model", "required", "fault", "no call, but 'I would rather not.'"),
     ("obeys the model", "arguments", "fault", "4 of 8 answers are wrong"),
     ("obeys the model+one at a time", "required", "fault", "8 of 8"),
     ("undeclared names", "required", "fault", "a call of an undeclared function: 'cancel_table'"),
@@ -124,15 +124,11 @@ KIMI_K2 = [
     ("no done", "stream_agrees", "fault", "ends without"),
     ("always reasons+no switch", "thinking", "warning", "no such switch"),
     ("no switch", "thinking", "ok", "template ignores it"),
-    ("deep arguments", "required", "fault", "arguments that are not a JSON object"),
     ("many digits", "required", "fault", "arguments that are not a JSON object"),
     ("markers in names", "required", "fault", "an undeclared function"),
     ("no logit_bias", "required", "ok", "4 answers"),
     ("server error", "required", "fault", "answers 500"),
     ("not json", "required", "fault", "returned a body that is not JSON"),
-    ("compressed", "required", "fault", "compressed"),
-    ("wrong types", "required", "fault", "got `int` - at `$.choices[0].message.content`"),
-    ("no choices", "required", "fault", "no choices"),
 ]  # fmt: skip
 KIMI_K3 = [
     ("old version", "version", "warning", "tested with 0.32"),
@@ -146,7 +142,6 @@ KIMI_K3 = [
     ("injects", "special_tokens", "fault", "12 of 12 in user text"),
     ("no ids", "generation_prompt", "ok", "the prompt ends with"),
     ("runs on", "end_token", "fault", "answers go on after <|end_of_msg|>"),
-    ("obeys the model", "required", "fault", "no call, but 'Blue scatters.'"),
     ("free under auto", "auto", "fault", "are not part of a tag"),
     ("special tokens in strings", "special_in_arguments", "fault", "[BOS] 20 times"),
     ("last part of names", "dotted_names", "fault", "is returned with the name 'send'"),
@@ -201,16 +196,6 @@ def test_every_check_has_a_fault_that_it_finds() -> None:
 
 
 @pytest.mark.slow
-def test_answers_are_bounded_in_size_and_time() -> None:
-    with Fake("endless") as fake:
-        found = examined(fake, "auto_tool_choice", limits=BodyLimits(size=1 << 20, seconds=20))
-    assert "longer than 1048576 bytes" in found["auto_tool_choice"].seen
-    with Fake("slow") as fake:
-        found = examined(fake, "auto_tool_choice", limits=BodyLimits(seconds=1))
-    assert "took longer" in found["auto_tool_choice"].seen
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "fault"), [(Fake, "garbage"), (TagFake, "garbage chats")])
 def test_garbage_is_a_finding(kind: type[Fake], fault: str) -> None:
     with kind(fault) as fake:
@@ -229,7 +214,7 @@ def test_ids_that_would_cost_a_request_each(monkeypatch: pytest.MonkeyPatch) -> 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any, str]:
     code = main(["doctor", *arguments])
     out, err = capsys.readouterr()
-    return code, out, err
+    return code, json.loads(out) if "--json" in arguments else out, err
 
 
 def test_as_a_person_uses_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,30 +225,26 @@ def test_as_a_person_uses_it(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert f"{len(NAMES[Fake])} ok  0 warning  0 fault  0 cannot tell" in out
     with Fake("no generation prompt", "indents results") as fake:
         code, out, _ = run(capsys, f"{fake.url}/v1/", "--quick")
-    assert code == 1
-    assert "generation prompt, tool results\n" in out
-    assert out.count("94a4053") == 1
-    assert "2 fault" in out
-    assert "tool_choice required" not in out
+    assert code == 1 and "2 fault" in out and "tool_choice required" not in out
+    assert "generation prompt, tool results\n" in out and out.count("94a4053") == 1  # a remedy once
 
 
-def test_as_a_script_uses_it(capsys: pytest.CaptureFixture[str]) -> None:
-    with Fake("old version") as fake:
-        code, out, _ = run(capsys, fake.url, "--json", "--quick")
-    found = json.loads(out)
-    assert code == 1
-    assert (found["model"], found["counts"]["fault"]) == ("kimi-k2", 1)
-    (fault,) = (finding for finding in found["findings"] if finding["verdict"] == "fault")
-    assert (fault["check"], fault["remedy"]) == ("version", "Upgrade vLLM")
-    with Fake("new version") as fake:
-        assert run(capsys, fake.url, "--json", "--quick")[0] == 0
-
-
-def test_another_model_than_the_server_has(capsys: pytest.CaptureFixture[str]) -> None:
-    with Fake() as fake:
-        code, out, _ = run(capsys, fake.url, "--quick", "--json", "--model", "kimi-k3")
-    assert code == 1
-    assert "'kimi-k3' is not among its models: kimi-k2" in out
+@pytest.mark.parametrize(
+    ("fault", "options", "code", "finding"),
+    [
+        ("old version", [], 1, ("version", "fault", "Upgrade vLLM")),
+        ("new version", [], 0, ("version", "warning", "Install vllm>=0.32,<0.34")),
+        ("", ["--model", "kimi-k3"], 1, ("model", "fault", "Name one with --model")),
+    ],
+)
+def test_as_a_script_uses_it(
+    fault: str, options: list[str], code: int, finding: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Fake(fault) as fake:
+        found = run(capsys, fake.url, "--json", "--quick", *options)
+    assert found[0] == code
+    assert finding in [(each["check"], each["verdict"], each["remedy"]) for each in found[1]["findings"]]
+    assert found[1]["counts"][finding[1]] >= 1
 
 
 def test_api_keys(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

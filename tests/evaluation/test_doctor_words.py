@@ -12,7 +12,7 @@ from constrained_k2.vllm_plugin.api_server.admission import require_route
 from constrained_k2.vllm_plugin.api_server.request_hook import constrain_request
 from constrained_k2.vllm_plugin.shared.constraint import constraint_in
 from constrained_k2.vllm_plugin.shared.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.shared.settings import Server
+from constrained_k2.vllm_plugin.shared.server import Server
 from tests.vllm_plugin.parsers import chat
 
 

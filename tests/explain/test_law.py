@@ -15,15 +15,14 @@ import pytest
 from constrained_k2 import KIMI_K2, Compiler, ConstrainedK2Error, ToolCallSpec, Vocabulary
 from constrained_k2.compiler.shared import GrammarOptions
 from constrained_k2.explain.keywords import BLANKS, OPENS_OBJECTS, OTHER_CAUSES, REPEATED_KEY, SYNTAX, UNKNOWN_KEY
-from constrained_k2.explain.limits import ExplainLimits
 from constrained_k2.explain.overrides import find_places
+from constrained_k2.explain.subject import ExplainLimits
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.schema.budget import objects_in
 from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.schema.undeclared_keys import UndeclaredKeys
-from tests.explain.test_places import CALL, K3_CALL
-from tests.explain.turns import byte_compiler, ids_of, tool, vocabulary_with
+from tests.explain.turns import CALL, K3_CALL, byte_compiler, ids_of, tool, vocabulary_with
 from tests.kit.xtml import encode, pieces
 
 CASES = sorted((Path(__file__).parents[1] / "schema" / "cases").glob("*.json"))
@@ -75,11 +74,11 @@ class Side:
 
     def is_freed(self, schema: Any, symbols: list[int], symbol: int, keywords: tuple[str, ...]) -> bool:
         """True if the symbol is allowed without these keywords: everywhere, or in one of the objects that have them."""
-        some = [None, *((pointer,) for pointer in holders_of(schema, keywords))]
+        some = [None, *(pointer for pointer, each in objects_in(schema) if set(keywords) & each.keys())]
         following = [symbol]
         if self.wire_format is KIMI_K2 and bytes(symbols[-1:]).isalnum() and symbol in b",]} ":
             following = [*b",]} "]  # a keyword of the value is to blame, whatever comes next
-        policy = policy_without(keywords)
+        policy: UndeclaredKeys = "allow" if OPENS_OBJECTS & set(keywords) else "forbid"
         return any(
             self.allows(without(schema, keywords, only), symbols, each, policy) for only in some for each in following
         )
@@ -89,25 +88,15 @@ K2_SIDE = Side(KIMI_K2, vocabulary_with(KIMI_K2), CALL, {})
 K3_SIDE = Side(KIMI_K3, byte_compiler(KIMI_K3).vocabulary, K3_CALL, {"type": "object"})
 
 
-def without(schema: Any, keywords: tuple[str, ...], only: tuple[str, ...] | None = None) -> Any:
-    """A copy without these keywords: everywhere, or at these pointers only."""
+def without(schema: Any, keywords: tuple[str, ...], only: str | None) -> Any:
+    """A copy without these keywords: everywhere, or at one pointer only."""
     other = json.loads(json.dumps(schema))
     for pointer, each in list(objects_in(other)):
         is_schema = not pointer.endswith("/properties") and not any(part in pointer for part in IN_DATA)
-        if is_schema and (only is None or pointer in only):
+        if is_schema and only in {None, pointer}:
             for keyword in keywords:
                 each.pop(keyword, None)
     return other
-
-
-def policy_without(keywords: tuple[str, ...]) -> UndeclaredKeys:
-    """The treatment of undeclared keys under which taking these keywords away is tried."""
-    return "allow" if OPENS_OBJECTS & set(keywords) else "forbid"
-
-
-def holders_of(schema: Any, keywords: tuple[str, ...]) -> list[str]:
-    """The pointers of the objects that hold one of these keywords."""
-    return [pointer for pointer, each in objects_in(schema) if set(keywords) & each.keys()]
 
 
 @pytest.mark.slow

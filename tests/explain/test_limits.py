@@ -1,20 +1,18 @@
 """The cost of explanations has bounds, whatever the schema and the text; the places remain."""
 
 import json
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from constrained_k2 import KIMI_K2, Compiler, ConstrainedK2Error, ToolCallSpec
 from constrained_k2.compiler.shared import GrammarOptions
-from constrained_k2.explain.limits import Budget, ExplainLimits
 from constrained_k2.explain.overrides import find_places
-from constrained_k2.explain.subject import Subject
+from constrained_k2.explain.subject import Budget, ExplainLimits, Subject
 from constrained_k2.explain.view import Site
-from tests.explain.test_places import CALL, END, UNITS, obj
-from tests.explain.turns import byte_compiler, ids_of, place_of, tool, vocabulary_with
+from tests.explain.turns import CALL, END, UNITS, byte_compiler, ids_of, obj, place_of, tool, vocabulary_with
 
 BODY = {"tools": [tool(obj(u=UNITS, more={}))]}
 
@@ -28,14 +26,9 @@ def many(schema: dict[str, Any], text: str, limits: ExplainLimits, count: int = 
     return find_places(compiled, vocabulary, ids, wanted, limits=limits)
 
 
-def test_without_trials_the_pointer_remains() -> None:
-    found = place_of(BODY, f'{CALL}{{"u":"', "K", limits=ExplainLimits(trials=0))
-    assert found == Site("arguments", "act", "/u", ())
-
-
-def test_without_time_the_phase_remains() -> None:
-    found = place_of(BODY, f'{CALL}{{"u":"', "K", limits=ExplainLimits(seconds=0.0))
-    assert found == Site("arguments", "act", "/u", ())
+@pytest.mark.parametrize("limits", [ExplainLimits(trials=0), ExplainLimits(seconds=0.0), ExplainLimits(text_bytes=5)])
+def test_beyond_a_limit_the_pointer_remains(limits: ExplainLimits) -> None:
+    assert place_of(BODY, f'{CALL}{{"u":"', "K", limits=limits) == Site("arguments", "act", "/u", ())
 
 
 @pytest.mark.parametrize(
@@ -56,11 +49,6 @@ def test_the_number_of_overrides_is_bounded() -> None:
     found = many(obj(a={}), '{"a":"' + "x" * 400, ExplainLimits(overrides=7))
     assert list(found) == sorted(found)
     assert len(found) == 7
-
-
-def test_a_long_text_keeps_its_pointers() -> None:
-    found = many(obj(a={}), '{"a":"' + "x" * 2000, ExplainLimits(text_bytes=1000), 3)
-    assert list(found.values()) == [Site("arguments", "act", "/a", ())] * 3
 
 
 HOSTILE = {
@@ -104,29 +92,20 @@ def test_a_schema_that_is_over_a_budget_without_a_keyword_is_not_tried(monkeypat
     assert any("enum" not in each for each in asked)
 
 
-def test_places_beside_each_other() -> None:
+def test_places_beside_each_other_and_after_the_turn_left_the_grammar() -> None:
     vocabulary = vocabulary_with(KIMI_K2)
     compiled = byte_compiler().compile(ToolCallSpec.from_openai(BODY))
     ids = [*ids_of(CALL, vocabulary), *b'{"u":"celsius"}', *ids_of(END, vocabulary)]
     at = len(ids_of(CALL, vocabulary)) + 6
     found = find_places(compiled, vocabulary, ids, {at + 1: ord("Y"), at: ord("K")})
     assert found == dict.fromkeys((at, at + 1), Site("arguments", "act", "/u", ("enum",)))
-
-
-def test_a_turn_that_leaves_the_grammar_keeps_what_is_known() -> None:
-    vocabulary = vocabulary_with(KIMI_K2)
-    compiled = byte_compiler().compile(ToolCallSpec.from_openai(BODY))
     ids = [*ids_of("<|tool_calls_section_begin|>", vocabulary), *b"oops"]
     assert find_places(compiled, vocabulary, ids, {3: 1})[3] == Site("section", "", None, ())
 
 
 def test_threads_explain_at_once() -> None:
-    results: list[Site] = []
-    threads = [threading.Thread(target=lambda: results.append(place_of(BODY, f'{CALL}{{"u":"', "K"))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: place_of(BODY, f'{CALL}{{"u":"', "K"), range(4)))
     assert results == [Site("arguments", "act", "/u", ("enum",))] * 4
 
 

@@ -8,18 +8,9 @@ from constrained_k2 import KIMI_K2
 from constrained_k2.explain.view import Site
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.formats.kimi_k3 import KIMI_K3
-from tests.explain.turns import place_of, tool
+from tests.explain.turns import CALL, END, K3_CALL, SECTION, TOOLS, UNITS, obj, place_of, tool
 
-SECTION = "<|tool_calls_section_begin|><|tool_call_begin|>"
-CALL = f"{SECTION}functions.act:0<|tool_call_argument_begin|>"
-END = "<|tool_call_end|>"
-
-UNITS = {"enum": ["celsius", "fahrenheit"]}
 POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
-
-
-def obj(required: list[str] | None = None, **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties} | ({} if required is None else {"required": required})
 
 
 SCHEMAS: dict[str, tuple[dict[str, Any], str, str, str, tuple[str, ...]]] = {
@@ -97,10 +88,6 @@ SCHEMAS: dict[str, tuple[dict[str, Any], str, str, str, tuple[str, ...]]] = {
     "a control character": (obj(a={"type": "string"}), '{"a":"x', "\n", "/a", ("syntax",)),
     "blanks": (obj(a={}), '{"a":' + " " * 60, " " * 200, "/a", ("blanks",)),
 }  # fmt: skip
-
-
-TOOLS = "<|close|>response<|sep|><|open|>tools<|sep|>"
-K3_CALL = f'{TOOLS}<|open|>call tool="act" index="1"<|sep|>'
 
 
 def block(key: str, kind: str, value: str) -> str:

@@ -10,8 +10,7 @@ from constrained_k2.explain.view import TurnView
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.prompts.xtml import render_turn
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
-from tests.explain.test_places import CALL, END, UNITS, obj
-from tests.explain.turns import ids_of, tool
+from tests.explain.turns import CALL, END, UNITS, ids_of, obj, tool
 
 SPEC = ToolCallSpec.from_openai({"tools": [tool(obj(["u"], u=UNITS))]})
 REST = f"{END}<|tool_calls_section_end|><|im_end|>"
@@ -102,3 +101,16 @@ def test_a_turn_of_kimi_k3_that_reasons() -> None:
     assert spec.thinking and in_reasoning
     found = explainer.explain(spec, ids, in_reasoning=in_reasoning)
     assert not found.overrides and found.tokens[-1].allowed is not None
+
+
+def test_the_wanted_token_of_a_declined_call_is_shown_and_none_behind_it() -> None:
+    vocabulary = Vocabulary.of_bytes()
+    markers = vocabulary.format
+    ids = [markers.section_begin, markers.call_begin, *b"functions.", markers.section_end, markers.turn_end]
+    likeliest: list[dict[int, float]] = [{token: log(0.99)} for token in ids]
+    likeliest[-2] = {ord("z"): log(0.9), ord("a"): log(0.05)}
+    likeliest[-1] = {ord("z"): log(0.9)}
+    view = TurnExplainer(vocabulary).explain(SPEC, ids, likeliest)
+    (override,) = view.overrides
+    assert (override.phase, override.wanted, override.written) == ("call_id", "z", "<|tool_calls_section_end|>")
+    assert view.chances == pytest.approx([0.05])

@@ -1,15 +1,19 @@
 """Explained turns as they are shown: whole, and harmless whatever a model or a server writes."""
 
 import re
+from html import unescape
 from html.parser import HTMLParser
 from math import exp
 from typing import Any
 
 import pytest
 
+from constrained_k2.explain import keywords
+from constrained_k2.explain.keywords import APPLICATORS, ASSERTIONS, OPENS_OBJECTS, OTHER_CAUSES
 from constrained_k2.explain.page import to_html
 from constrained_k2.explain.terminal import show
 from constrained_k2.explain.view import Alternative, Token, TurnView, WantedToken, by_place, percent, printable, visible
+from constrained_k2.schema.keywords import KEYWORDS
 
 HOSTILE = "\x1b[31m</span><script>alert(1)</script>\u202e\x07'\"&\ud800\n{{ 7 * 7 }}[bold]"
 
@@ -47,10 +51,6 @@ class Texts(HTMLParser):
         self.text += data
 
 
-def test_the_summary() -> None:
-    assert view_of(override()).summary() == "1 overridden of 9 examined; 1 of 4 tokens forced"
-
-
 def test_overrides_are_grouped_by_place() -> None:
     found = [
         override(0),
@@ -63,7 +63,7 @@ def test_overrides_are_grouped_by_place() -> None:
     shown = [(row.place, row.keywords, row.overridden, row.contested, row.probability) for row in by_place(view)]
     assert shown == [("/u", "enum", 3, 1, 0.93), ("(arguments)", "required", 1, 0, 0.93), ("/v", "enum", 0, 1, 0.1)]
     assert {row.change for row in by_place(view)} == {'"CEL" → "cel"'}
-    assert "2 contested" in view.summary()
+    assert view.summary() == "4 overridden of 9 examined; 1 of 4 tokens forced; 2 contested"
 
 
 def test_the_terminal_shows_wanted_beside_written(capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,3 +114,17 @@ def test_texts_of_people() -> None:
     assert visible("a\u200f\u061c\u2066\x9b\ud800") == "a\\u200f\\u061c\\u2066\\x9b\\ud800"
     assert printable("a\n" * 3, 3) == "a\\na…"
     assert [percent(each) for each in (None, 0.5, 0.99, 0.999, 1.0)] == ["", "50%", "99%", "99.9%", "100.0%"]
+
+
+def test_causes_are_apart_from_keywords() -> None:
+    assert not OTHER_CAUSES.keys() & KEYWORDS.keys()
+    assert KEYWORDS.keys() == APPLICATORS | ASSERTIONS
+    assert OPENS_OBJECTS <= ASSERTIONS
+    named = {value for name, value in vars(keywords).items() if name.isupper() and isinstance(value, str)}
+    assert named == OTHER_CAUSES.keys()
+
+
+def test_the_page_explains_every_cause() -> None:
+    wanted = [override(number, keywords=(cause,)) for number, cause in enumerate(OTHER_CAUSES)]
+    page = unescape(to_html(view_of(*wanted, tokens=["x"] * len(wanted)), "Title"))
+    assert all(cause in page and meaning in page for cause, meaning in OTHER_CAUSES.items())

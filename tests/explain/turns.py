@@ -1,37 +1,40 @@
 """Turns with one forbidden token, as texts: what the model wrote, and what it wanted next."""
 
+from functools import cache
 from typing import Any
 
 from constrained_k2 import KIMI_K2, Compiler, ToolCallSpec, Vocabulary
-from constrained_k2.explain.limits import ExplainLimits
 from constrained_k2.explain.overrides import find_places
+from constrained_k2.explain.subject import ExplainLimits
 from constrained_k2.explain.view import Site
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.prompts.special_text import SpecialTexts
 from constrained_k2.vocabulary.vocabulary import _ByteEncoder
 from tests.kit.tools import tool as named_tool
 
-_COMPILERS: dict[WireFormat, Compiler] = {}
+SECTION = "<|tool_calls_section_begin|><|tool_call_begin|>"
+CALL = f"{SECTION}functions.act:0<|tool_call_argument_begin|>"
+END = "<|tool_call_end|>"
+TOOLS = "<|close|>response<|sep|><|open|>tools<|sep|>"
+K3_CALL = f'{TOOLS}<|open|>call tool="act" index="1"<|sep|>'
+
+UNITS = {"enum": ["celsius", "fahrenheit"]}
 
 
-def byte_compiler(wire_format: WireFormat = KIMI_K2, **how: Any) -> Compiler:
-    """The compiler over the bytes of a format."""
-    if how:
-        return Compiler(Vocabulary.of_bytes(wire_format), mask_cache_bytes=0, **how)
-    if wire_format not in _COMPILERS:
-        _COMPILERS[wire_format] = Compiler(Vocabulary.of_bytes(wire_format), mask_cache_bytes=0)
-    return _COMPILERS[wire_format]
+def obj(required: list[str] | None = None, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties} | ({} if required is None else {"required": required})
 
 
-def vocabulary_with(wire_format: WireFormat, *pieces: str | bytes) -> Vocabulary:
-    """All bytes, these pieces, and the format's special tokens, with ids that differ from those over bytes."""
+@cache
+def byte_compiler(wire_format: WireFormat = KIMI_K2) -> Compiler:
+    return Compiler(Vocabulary.of_bytes(wire_format), mask_cache_bytes=0)
+
+
+def vocabulary_with(wire_format: WireFormat, piece: str = "") -> Vocabulary:
+    """All bytes, a piece, and the format's special tokens, with ids that differ from those over bytes."""
     tokens = {byte: bytes((byte,)) for byte in range(256)}
-    known = {*tokens.values()}
-    for piece in pieces:
-        raw = piece.encode() if isinstance(piece, str) else piece
-        if raw not in known:
-            known.add(raw)
-            tokens[len(tokens)] = raw
+    if len(piece.encode()) > 1:
+        tokens[256] = piece.encode()
     texts = sorted(wire_format.special_texts)
     return Vocabulary(tokens, {text: 600 + number for number, text in enumerate(texts)}, 800, _ByteEncoder())
 
@@ -48,7 +51,7 @@ def ids_of(text: str, vocabulary: Vocabulary) -> list[int]:
 def place_of(
     body: dict[str, Any],
     written: str,
-    wanted: str | bytes,
+    wanted: str,
     wire_format: WireFormat = KIMI_K2,
     *,
     in_reasoning: bool = False,
@@ -59,9 +62,7 @@ def place_of(
     vocabulary = vocabulary_with(wire_format, wanted)
     spec = ToolCallSpec.from_openai(body)
     compiled = byte_compiler(wire_format).compile(spec)
-    special = vocabulary.special_tokens.get(wanted) if isinstance(wanted, str) else None
-    raw = wanted.encode() if isinstance(wanted, str) else wanted
-    token = vocabulary.find(raw) if special is None else special
+    token = vocabulary.special_tokens.get(wanted, vocabulary.find(wanted.encode()))
     assert token is not None
     ids = ids_of(written, vocabulary)
     turn = Compiler(vocabulary, mask_cache_bytes=0).compile(spec).matcher(in_reasoning=in_reasoning)

@@ -45,6 +45,11 @@ def rust_front_end_binary() -> Path:
     return fetched(RUST_FRONT_END)
 
 
+def table(test_file: str) -> Any:
+    """Return the table of a test: the JSON file of the same name beside it."""
+    return json.loads(Path(test_file).with_suffix(".json").read_text("utf-8"))
+
+
 def suite() -> Path:
     """Return the folder of the JSON-Schema-Test-Suite."""
     return data("schemas/json-schema-test-suite")

@@ -1,4 +1,4 @@
-"""Format checkers that use no patterns: the oracles for random strings and mutants."""
+"""Format checkers that use none of the package's patterns: the oracles for random strings and mutants."""
 
 import datetime as dt
 import ipaddress
@@ -14,50 +14,45 @@ from tests.schema.ecma_oracle import is_regex
 
 _DIGITS, _HEX, _ALNUM = set(string.digits), set(string.hexdigits), set(string.ascii_letters + string.digits)
 _UNRESERVED, _DELIMITERS = _ALNUM | set("-._~"), set("!$&'()*+,;=")
+_Ranges = list[tuple[int, int]]
 _PLANES = [(plane << 16, (plane << 16) + 0xFFFD) for plane in range(1, 14)]
 _UCS = [(0xA0, 0xD7FF), (0xF900, 0xFDCF), (0xFDF0, 0xFFEF), *_PLANES, (0xE1000, 0xEFFFD)]
 _PRIVATE = [(0xE000, 0xF8FF), (0xF0000, 0xFFFFD), (0x100000, 0x10FFFD)]
 _MARKS = frozenset({0x200E, 0x200F, *range(0x202A, 0x202F)})  # those of direction
+_OCTETS = set(map(str, range(256)))
 _PRINTABLE = set(map(chr, range(0x21, 0x7F)))
 _LEAPS = {f"{year}-06-30" for year in (1972, 1981, 1982, 1983, 1985, 1992, 1993, 1994, 1997, 2012, 2015)}
 _LEAPS |= {f"{year}-12-31" for year in (*range(1972, 1980), 1987, 1989, 1990, 1995, 1998, 2005, 2008, 2016)}
 
 
+def _parts(shape: str, text: str) -> tuple[str, ...] | None:
+    found = re.fullmatch(shape, text, re.ASCII | re.DOTALL)
+    return found.groups() if found else None
+
+
 def is_date(text: str) -> bool:
-    if len(text) != 10 or text[4] + text[7] != "--" or not set(text[:4] + text[5:7] + text[8:]) <= _DIGITS:
+    if not (parts := _parts(r"(\d{4})-(\d\d)-(\d\d)", text)):
         return False
+    year, month, day = map(int, parts)
     try:
-        dt.date(int(text[:4]) or 2000, int(text[5:7]), int(text[8:]))  # the year 0 is a leap year as 2000 is
+        dt.date(year or 2000, month, day)  # the year 0 is a leap year as 2000 is
     except ValueError:
         return False
     return True
 
 
 def is_time(text: str, day: str = "") -> bool:
-    clock, rest = text[:8], text[8:]
-    if len(clock) != 8 or clock[2] + clock[5] != "::" or not set(clock[:2] + clock[3:5] + clock[6:]) <= _DIGITS:
+    parts = _parts(r"(\d\d):(\d\d):(\d\d)(?:\.\d+)?(?:[zZ]|([+-])(\d\d):(\d\d))", text)
+    if not parts:
         return False
-    if rest.startswith("."):
-        digits = len(rest) - len(rest[1:].lstrip(string.digits)) - 1
-        if not digits:
-            return False
-        rest = rest[1 + digits :]
-    hour, minute, second = map(int, clock.split(":"))
-    shift = dt.timedelta()
-    if rest not in {"z", "Z"}:
-        if len(rest) != 6 or rest[0] not in "+-" or rest[3] != ":" or not set(rest[1:3] + rest[4:]) <= _DIGITS:
-            return False
-        hours, minutes = int(rest[1:3]), int(rest[4:])
-        if hours > 23 or minutes > 59:
-            return False
-        shift = dt.timedelta(hours=hours, minutes=minutes) * (-1 if rest[0] == "+" else 1)
-    if hour > 23 or minute > 59 or second > 60:
+    hour, minute, second, hours, minutes = (int(parts[at] or 0) for at in (0, 1, 2, 4, 5))
+    if hour > 23 or minute > 59 or second > 60 or hours > 23 or minutes > 59:
         return False
     if second < 60:
         return True
+    shift = dt.timedelta(hours=hours, minutes=minutes) * (-1 if parts[3] == "+" else 1)
     try:
-        local = dt.datetime.fromisoformat(f"{day or '2001-06-06'}T{hour:02}:{minute:02}:59")
-        in_utc = local + shift
+        in_utc = dt.datetime.fromisoformat(f"{day or '2001-06-06'}T{hour:02}:{minute:02}:59") + shift
     except (ValueError, OverflowError):  # the year 0, or beyond 9999
         return False
     return (in_utc.hour, in_utc.minute) == (23, 59) and (not day or in_utc.date().isoformat() in _LEAPS)
@@ -107,17 +102,14 @@ def is_idn_hostname(text: str) -> bool:
 
 def is_ipv4(text: str) -> bool:
     parts = text.split(".")
-    return len(parts) == 4 and all(set(part) <= _DIGITS and part == str(int(part or 256)) for part in parts) and all(
-        int(part) < 256 for part in parts
-    )  # fmt: skip
+    return len(parts) == 4 and all(part in _OCTETS for part in parts)
 
 
 def is_ipv6(text: str) -> bool:
     try:
-        ipaddress.IPv6Address(text)
+        return "%" not in text and bool(ipaddress.IPv6Address(text))
     except ValueError:
         return False
-    return "%" not in text
 
 
 def _is_mailbox(text: str, is_domain: Callable[[str], bool], *, ascii_only: bool) -> bool:
@@ -152,48 +144,43 @@ def is_uuid(text: str) -> bool:
     return [len(part) for part in text.split("-")] == [8, 4, 4, 4, 12] and set(text) <= _HEX | {"-"}
 
 
-def _made_of(text: str, allowed: set[str], ranges: list[tuple[int, int]], without: frozenset[int] = _MARKS) -> bool:
-    plain = re.sub("%[0-9A-Fa-f]{2}", "", text)
-    return all(
-        character in allowed
-        or (ord(character) not in without and any(low <= ord(character) <= high for low, high in ranges))
-        for character in plain
-    )
+def _made_of(text: str, allowed: set[str], ranges: _Ranges, without: frozenset[int] = _MARKS) -> bool:
+    """True if a text consists of these characters, of those in the ranges except some, and of escapes."""
+    others = {ord(character) for character in re.sub("%[0-9A-Fa-f]{2}", "", text) if character not in allowed}
+    return not others & without and all(any(low <= each <= high for low, high in ranges) for each in others)
 
 
 def _is_reference(text: str, *, absolute: bool, beyond: bool) -> bool:
-    split = re.fullmatch(r"(?s:(?:([^:/?#]+):)?(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(?:#(.*))?)", text)  # appendix B
-    if split is None:
+    parts = _parts(r"(?:([^:/?#]+):)?(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(?:#(.*))?", text)  # appendix B
+    if parts is None:
         return False
-    scheme, authority, path, query, fragment = split.groups()
+    scheme, authority, path, query, fragment = parts
     ucs, private = (_UCS, _PRIVATE) if beyond else ([], [])
     if scheme is None and (absolute or text.startswith(":")):
         return False
     if scheme is not None and not (scheme[0] in string.ascii_letters and set(scheme) <= _ALNUM | set("+-.")):
         return False
     characters = _UNRESERVED | _DELIMITERS | set(":@/")
-    if not _made_of(path, characters, ucs) or not _made_of(fragment or "", characters | {"?"}, ucs):
-        return False
-    if not _made_of(query or "", characters | {"?"}, ucs + private):
-        return False
-    return authority is None or _is_authority(authority, ucs)
+    return (
+        _made_of(path, characters, ucs)
+        and _made_of(fragment or "", characters | {"?"}, ucs)
+        and _made_of(query or "", characters | {"?"}, ucs + private)
+        and (authority is None or _is_authority(authority, ucs))
+    )
 
 
-def _is_authority(text: str, ucs: list[tuple[int, int]]) -> bool:
+def _is_authority(text: str, ucs: _Ranges) -> bool:
     user, _, location = text.rpartition("@")
     if not _made_of(user, _UNRESERVED | _DELIMITERS | {":"}, ucs):
         return False
     if not location.startswith("["):
         name, _, port = location.partition(":")
         return set(port) <= _DIGITS and _made_of(name, _UNRESERVED | _DELIMITERS, ucs)
-    literal, closing, port = location[1:].partition("]")
-    if not closing or (port and (port[0] != ":" or not set(port[1:]) <= _DIGITS)):
+    if not (parts := _parts(r"\[([^\]]*)\](?::\d*)?", location)):
         return False
-    if literal[:1] in {"v", "V"}:
-        version, dot, rest = literal[1:].partition(".")
-        allowed = _UNRESERVED | _DELIMITERS | {":"}
-        return bool(version and dot and rest) and set(version) <= _HEX and set(rest) <= allowed
-    return is_ipv6(literal)
+    if future := _parts(r"[vV]([^.]+)\.(.+)", parts[0]):
+        return set(future[0]) <= _HEX and set(future[1]) <= _UNRESERVED | _DELIMITERS | {":"}
+    return is_ipv6(parts[0])
 
 
 def is_uri_template(text: str) -> bool:
@@ -216,9 +203,8 @@ def is_pointer(text: str) -> bool:
 
 
 def is_relative_pointer(text: str) -> bool:
-    rest = text.lstrip(string.digits)
-    digits = text[: len(text) - len(rest)]
-    return bool(digits) and digits == str(int(digits)) and (rest == "#" or is_pointer(rest))
+    parts = _parts(r"(0|[1-9]\d*)(.*)", text)
+    return parts is not None and (parts[1] == "#" or is_pointer(parts[1]))
 
 
 ORACLES: dict[str, Callable[[str], bool]] = {

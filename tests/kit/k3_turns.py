@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+
 from constrained_k2 import CompiledToolCalls, Compiler, ToolCallSpec, Vocabulary
 from constrained_k2.engines.llguidance.engine import LLGuidanceEngine
 from constrained_k2.engines.llguidance.grammar import LLGuidanceGrammar
@@ -61,61 +63,66 @@ class Turn:
     calls: list[tuple[str, int, list[tuple[str, str, bytes]]]] = field(default_factory=list)
 
 
+# A turn as a text: a character for each byte, and one above them for each special token.
+_MARKS = {OPEN: "\u0100", CLOSE: "\u0101", SEP: "\u0102", END: "\u0103"}
+_TEXT, _ATTRIBUTE = r"([\0-\xff]*)", r'"([\0-!#-\xff]*)"'
+
+
 def read(ids: list[int], vocabulary: Vocabulary, *, in_reasoning: bool) -> Turn:
     """Read a whole turn by the rules of the format, written here again; an AssertionError if it breaks one."""
-    left: list[str | bytes] = []  # special tokens, and the text between them
-    for token_id in ids:
-        special = vocabulary.special_text(token_id)
-        raw = vocabulary.token_bytes(token_id)
-        if special is not None:
-            left.append(special)
-        elif left and isinstance(left[-1], bytes):
-            left[-1] += raw
-        else:
-            left.append(raw)
-    left.reverse()
+    special = map(vocabulary.special_text, ids)
+    raw = (vocabulary.token_bytes(token).decode("latin-1") for token in ids)
+    written = "".join(
+        text if mark is None else _MARKS.get(mark, "\u0104") for mark, text in zip(special, raw, strict=True)
+    )
+    at = 0
 
-    def text() -> bytes:
-        if left and isinstance(left[-1], bytes):
-            found = left.pop()
-            assert isinstance(found, bytes)
-            return found
-        return b""
-
-    def take(*expected: str | bytes) -> None:
-        found = [left.pop() for _ in expected]
-        assert found == list(expected), (found, expected)
-
-    def attributes(tag: str, *names: str) -> list[str]:
-        raw = text().decode()
-        match = re.fullmatch(tag + "".join(rf' {name}="([^"]*)"' for name in names), raw)
-        assert match, raw
-        return [value.replace("&quot;", '"').replace("&amp;", "&") for value in match.groups()]
+    def take(shape: str) -> tuple[str, ...]:
+        nonlocal at
+        for mark, character in _MARKS.items():
+            shape = shape.replace(mark, character)
+        found = re.compile(shape).match(written, at)
+        assert found, (shape, written[at:])
+        at = found.end()
+        return found.groups()
 
     turn = Turn()
     if in_reasoning:
-        turn.reasoning = text()
-        take(CLOSE, b"think", SEP, OPEN, b"response", SEP)
-    turn.text = text()
-    take(CLOSE, b"response", SEP)
-    if left[-2] == b"tools":
-        take(OPEN, b"tools", SEP)
-        while left[-1] == OPEN:
-            take(OPEN)
-            name, index = attributes("call", "tool", "index")
-            take(SEP)
+        turn.reasoning = _raw(*take(f"{_TEXT}<|close|>think<|sep|><|open|>response<|sep|>"))
+    turn.text = _raw(*take(f"{_TEXT}<|close|>response<|sep|>"))
+    if written.startswith(_MARKS[OPEN], at):
+        take("<|open|>tools<|sep|>")
+        while not turn.calls or written.startswith(_MARKS[OPEN], at):
+            name, index = take(f'<|open|>call tool={_ATTRIBUTE} index="(0|[1-9][0-9]*)"<|sep|>')
             arguments = []
-            while left[-1] == OPEN:
-                take(OPEN)
-                key, kind = attributes("argument", "key", "type")
-                take(SEP)
-                arguments.append((key, kind, text()))
-                take(CLOSE, b"argument", SEP)
-            take(CLOSE, b"call", SEP)
-            assert index == str(int(index))
-            turn.calls.append((name, int(index), arguments))
-        assert turn.calls
-        take(CLOSE, b"tools", SEP)
-    take(CLOSE, b"message", SEP, END)
-    assert not left
+            while written.startswith(_MARKS[OPEN], at):
+                head = f"<|open|>argument key={_ATTRIBUTE} type={_ATTRIBUTE}<|sep|>"
+                key, kind, value = take(f"{head}{_TEXT}<|close|>argument<|sep|>")
+                arguments.append((_value(key), kind, _raw(value)))
+            take("<|close|>call<|sep|>")
+            turn.calls.append((_value(name), int(index), arguments))
+        take("<|close|>tools<|sep|>")
+    take("<|close|>message<|sep|><|end_of_msg|>")
+    assert at == len(written)
+    return turn
+
+
+def _raw(text: str) -> bytes:
+    return text.encode("latin-1")
+
+
+def _value(attribute: str) -> str:
+    return _raw(attribute).decode().replace("&quot;", '"').replace("&amp;", "&")
+
+
+def read_valid(
+    ids: list[int], vocabulary: Vocabulary, tools: list[dict[str, Any]], *, in_reasoning: bool = True
+) -> Turn:
+    """Read a whole turn whose calls are valid for their tools and numbered from one."""
+    turn = read(ids[: ids.index(vocabulary.format.turn_end) + 1], vocabulary, in_reasoning=in_reasoning)
+    schemas = {each["function"]["name"]: each["function"]["parameters"] for each in tools}
+    for number, (name, index, arguments) in enumerate(turn.calls, 1):
+        values = {key: raw.decode() if kind == "string" else json.loads(raw) for key, kind, raw in arguments}
+        assert index == number and len(values) == len(arguments)
+        jsonschema.validate(values, schemas[name])
     return turn

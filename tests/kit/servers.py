@@ -134,7 +134,7 @@ def started(name: str, directory: Path, model: Path | None = None) -> Iterator[V
     kind = SERVERS[name]
     model = model or build_model(directory / "model", arch=kind.arch, wire_format=kind.wire_format)
     if any(ADAPTER in flag for flag in kind.flags):
-        from tests.vllm_plugin.adapter import write_adapter
+        from tests.vllm_plugin.weights import write_adapter
 
         write_adapter(directory / "adapter", model)
     flags = [flag.replace(ADAPTER, str(directory / "adapter")) for flag in kind.flags]
@@ -157,7 +157,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
 
 _STARTING = ("test_doctor_server.py", "test_processor_v2.py", "test_server_start.py")
 # A server of theirs takes up to 9 GiB: one at a time, and first, before other servers wait for their next test.
-_TOPOLOGIES = ("test_nodes_server.py", "test_ranks_refused_server.py", "test_prefill_decode_server.py")
+_TOPOLOGIES = "test_topologies_server.py"
 
 
 def group(nodeid: str) -> str:

@@ -1,4 +1,4 @@
-"""The strict level in both formats, with output that only unconstrained models write, and what is rendered."""
+"""Turns of both formats at both levels, also those that only unconstrained models write; and calls that are rendered."""
 
 import json
 import random
@@ -17,8 +17,9 @@ from constrained_k2 import (
     render_tool_calls,
 )
 from constrained_k2.formats.kimi_k3 import KIMI_K3, SPECIAL_TOKENS
-from constrained_k2.parsing import PARSING_LEVELS, CutCall
+from constrained_k2.parsing import PARSING_LEVELS
 from constrained_k2.parsing.events import (
+    RECOVERIES,
     ArgumentsDelta,
     CallCut,
     CallFinished,
@@ -33,22 +34,18 @@ from tests.kit.budget import tries
 from tests.kit.data import data
 from tests.kit.k3_turns import CLOSE, END, OPEN, SEP
 from tests.kit.turns import ids_of
-from tests.parsing.transcripts import Turn, encoded, random_turn, written
+from tests.parsing.transcripts import Turn, encoded, random_turn, table, written
 
 BYTES, K3 = Vocabulary.of_bytes(), Vocabulary.of_bytes(KIMI_K3)
 each_level = pytest.mark.parametrize("level", PARSING_LEVELS)
-WEATHER = ToolCall("get_weather", 0, '{"city": "Beijing"}')
-F = ToolCall("f", 1, "{}")
 
-# Kimi K2's markers, and a call of "get_weather"
+# Kimi K2's markers, and the beginning of a call of "get_weather"
 SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 BEGIN, ARGUMENTS, CALL_END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
-PARTS = (BEGIN, "functions.get_weather:0", ARGUMENTS, '{"city": "Beijing"}', CALL_END)
-CALL = "".join(PARTS)
-SPELLED = f"{SECTION}{BEGIN}functions.f:0{ARGUMENTS}{{}}{CALL_END}"
+BEGUN = f'{SECTION}{BEGIN}functions.get_weather:0{ARGUMENTS}{{"city": "Beijing"}}'
 
 # Kimi K3's tags, and the beginning of a call of "f"
-OVER, TOOLS, TOOLS_END = f"{CLOSE}response{SEP}", f"{OPEN}tools{SEP}", f"{CLOSE}tools{SEP}"
+OVER, TOOLS_BEGIN, TOOLS_END = f"{CLOSE}response{SEP}", f"{OPEN}tools{SEP}", f"{CLOSE}tools{SEP}"
 K3_CALL, K3_CALL_END = f'{OPEN}call tool="f" index="1"{SEP}', f"{CLOSE}call{SEP}"
 ENDED = f"{CLOSE}message{SEP}{END}"
 THOUGHT = f"{CLOSE}think{SEP}{OPEN}response{SEP}"
@@ -58,122 +55,73 @@ def argument(key: str, kind: str, value: str) -> str:
     return f'{OPEN}argument key="{key}" type="{kind}"{SEP}{value}{CLOSE}argument{SEP}'
 
 
-def spelled(text: str) -> str:
-    return text.replace("<|", "<~|")
-
-
-def header_row(header: str) -> tuple[str, dict[str, Any]]:
-    broken = f"{BEGIN}{header}{ARGUMENTS}{{}}{CALL_END}"
-    return f"{SECTION}{broken}{CALL}", {"calls": [WEATHER], "malformed": [broken]}
-
-
-# Each row: a text, and what it is read as.
-K2_ROWS: list[tuple[str, dict[str, Any]]] = [
-    (f"<think>Hm. 🌦️</think>Look:{SECTION}{CALL}{SECTION_END}<|im_end|>", {"reasoning": "Hm. 🌦️", "content": "Look:", "calls": [WEATHER]}),
-    (f"Hm.{SECTION}{CALL}{SECTION_END}", {"in_reasoning": True, "reasoning": "Hm.", "calls": [WEATHER]}),
-    *((f"{SECTION}{CALL}{''.join(PARTS[:end])}",
-       {"calls": [WEATHER], "cut": [CutCall("".join(PARTS[1 : min(end, 2)]), "".join(PARTS[3:end]))] if end else []}) for end in range(5)),
-    *map(header_row, ("search:2", "functions.f", "get_weather", "functions.f:x", "", "functions.f:01")),
-    (f"{SECTION}oops{CALL} {CALL}{SECTION_END}more", {"calls": [WEATHER] * 2, "malformed": ["oops", " "], "content": "more"}),
-    (spelled(SPELLED), {"content": SPELLED}),
-    (f'{SECTION}{BEGIN}functions.f:0{ARGUMENTS}{{"a": "{spelled(SPELLED)}"}}{CALL_END}{SECTION_END}',
-     {"calls": [ToolCall("f", 0, f'{{"a": "{SPELLED}"}}')]}),
-    # The limit of a call id is 4,096 bytes: between the two of this character.
-    (f"{SECTION}{BEGIN}{'x' * 4096}é", {"malformed": [f"{BEGIN}{'x' * 4096}é"]}),
+TOOLS = {"kimi_k2": [Tool("get_weather")], "kimi_k3": [Tool("f"), Tool("g")]}
+GIVEN = {"name", "text", "in_reasoning"}
+ROWS = [
+    pytest.param(wire_format, level, row, id=f"{wire_format} {level} {row['name']}")
+    for wire_format in TOOLS for level in PARSING_LEVELS for row in table(wire_format, level)
 ]  # fmt: skip
 
 
-def in_call(inside: str, **expected: Any) -> tuple[str, dict[str, Any]]:
-    """A row of a call with this inside, which is cut off, and a right one."""
-    text = f"{OVER}{TOOLS}{K3_CALL}{inside}{K3_CALL_END}{K3_CALL}{K3_CALL_END}{TOOLS_END}"
-    return text, {"calls": [F], "headers": ["functions.f:1"], "malformed": [inside + K3_CALL_END]} | expected
+@pytest.mark.parametrize(("wire_format", "level", "row"), ROWS)
+def test_the_tables(
+    wire_format: str, level: ParsingLevel, row: dict[str, Any], small_compiler: Compiler, k3_small_compiler: Compiler
+) -> None:
+    is_k2, tools = wire_format == "kimi_k2", TOOLS[wire_format] if level == "tolerant" else None
+    for vocabulary in (BYTES, small_compiler.vocabulary) if is_k2 else (K3, k3_small_compiler.vocabulary):
+        ids, in_reasoning = ids_of(vocabulary, row["text"]), row.get("in_reasoning", False)
+        found = parse_completion(ids, vocabulary, level=level, tools=tools, in_reasoning=in_reasoning)
+        assert {
+            "content": found.content,
+            "reasoning": found.reasoning,
+            "calls": [[call.id, call.arguments, list(call.recoveries)] for call in found.tool_calls],
+            "undeclared": [call.name for call in found.tool_calls if call.undeclared],
+            "cut": [[cut.header, cut.arguments] for cut in found.cut_calls],
+            "malformed": list(found.malformed),
+        } == {"undeclared": [], "malformed": []} | {key: row[key] for key in row if key not in GIVEN}
 
 
-def value_row(kind: str, value: str) -> tuple[str, dict[str, Any]]:
-    cut = CutCall("functions.f:1", f'{{"k": {value}')
-    return in_call(argument("k", kind, value), cut=[cut], malformed=[f"{CLOSE}argument{SEP}{K3_CALL_END}"])
+def test_the_tables_use_every_recovery() -> None:
+    k2, k3 = ({each for row in table(name) for call in row["calls"] for each in call[2]} for name in TOOLS)
+    assert k2 | k3 == set(RECOVERIES)
+    assert k2 - k3 == {"bare_id", "text_in_section"}
 
 
-def tag_row(header: str) -> tuple[str, dict[str, Any]]:
-    broken = f"{OPEN}{header}{SEP}{argument('a', 'string', 'x')}{K3_CALL_END}"
-    return f"{OVER}{TOOLS}{broken}{K3_CALL}{K3_CALL_END}{TOOLS_END}{ENDED}", {"calls": [F], "malformed": [broken]}
+def test_a_call_id_is_read_up_to_4096_bytes() -> None:
+    broken = f"{BEGIN}{'x' * 4096}é"  # the limit is between the two bytes of this character
+    assert parse_completion(ids_of(BYTES, SECTION + broken), BYTES).malformed == (broken,)
 
 
-NOT_DUE = f"a{TOOLS}{K3_CALL}{K3_CALL_END}{OPEN}foo{SEP}{OPEN}{CLOSE}b"
-K3_ROWS: list[tuple[str, dict[str, Any]]] = [
-    *map(value_row, ("number",) * 4, ('1, "x": 2', "", "true", "NaN")), value_row("boolean", "True"),
-    *map(value_row, ("object",) * 4, ('{}, "x": {}', '{"a": 1}} ', "[1]", '{"a": foo}')),
-    *map(value_row, ("array",) * 4, ("[1", "[1}", "[1,]", "x")),
-    *map(tag_row, ('call index="1" tool="f"', 'call tool="f"', 'call tool="f" index="0"', 'call tool="f" index="01"',
-                   'call tool="" index="1"', 'call tool="a&b" index="1"', 'call  tool="f" index="1"', 'call tool="f" index="1" ',
-                   'call tool="a\nb" index="1"', "call")),
-    in_call(f'{OPEN}argument type="string" key="a"{SEP}x{CLOSE}argument{SEP}'),
-    in_call(f'{OPEN}argument key="a"{SEP}x{CLOSE}argument{SEP}'),
-    in_call(argument("a", "integer", "1")),
-    in_call(argument("a", "string", "x") + f'{OPEN}json type="object"{SEP}{{}}{CLOSE}json{SEP}', malformed=...),
-    in_call("x"),
-    in_call(END, malformed=...),
-    in_call(f"{OPEN}tools{SEP}"),
-    (f"hi{OVER}a{TOOLS}b{K3_CALL}{K3_CALL_END}c{TOOLS_END}d{ENDED}e", {"content": "hi", "malformed": ["ab", "cde"], "calls": [F]}),
-    (NOT_DUE + OVER, {"content": NOT_DUE}),
-    (NOT_DUE, {"in_reasoning": True, "reasoning": NOT_DUE}),
-    (f"{OPEN}think{SEP}hm{THOUGHT}hi{OVER}{ENDED}", {"reasoning": "hm", "content": "hi"}),  # the prompt opens the message alone
-]  # fmt: skip
+K2_TURN: list[tuple[str, list[Event]]] = [
+    (f"x{SECTION}{BEGIN}", [ContentDelta("x")]),
+    (f"functions.f:3{ARGUMENTS}", [CallStarted(0, "f", 3)]),
+    ("{", [ArgumentsDelta(0, "{")]),
+    (f"}}{CALL_END}", [ArgumentsDelta(0, "}"), CallFinished(0)]),
+    (f"{SECTION_END}<|im_end|>", []),
+]
+K3_TURN: list[tuple[str, list[Event]]] = [
+    ("H", [ReasoningDelta("H")]),
+    (THOUGHT, []),
+    ("x", [ContentDelta("x")]),
+    (OVER + TOOLS_BEGIN, []),
+    (f'{OPEN}call tool="f" index="3"', []),
+    (SEP, [CallStarted(0, "f", 3)]),
+    (f'{OPEN}argument key="a&quot;" type="string"{SEP}', [ArgumentsDelta(0, '{"a\\"": ')]),
+    ('"', [ArgumentsDelta(0, '"\\"')]),
+    ("\n", [ArgumentsDelta(0, "\\n")]),
+    (f"{CLOSE}argument{SEP}", [ArgumentsDelta(0, '"')]),
+    (f'{OPEN}argument key="b" type="array"{SEP}[', [ArgumentsDelta(0, ', "b": '), ArgumentsDelta(0, "[")]),
+    ("1", [ArgumentsDelta(0, "1")]),
+    (f"]{CLOSE}argument{SEP}{K3_CALL_END}", [ArgumentsDelta(0, "]"), ArgumentsDelta(0, "}"), CallFinished(0)]),
+    (TOOLS_END + ENDED, []),
+]
 
 
-@pytest.mark.parametrize(
-    ("which", "text", "expected"),
-    [*(("small_compiler", *row) for row in K2_ROWS), *(("k3_small_compiler", *row) for row in K3_ROWS)],
-)
-def test_texts(which: str, text: str, expected: dict[str, Any], request: pytest.FixtureRequest) -> None:
-    compiler: Compiler = request.getfixturevalue(which)
-    for vocabulary in (compiler.vocabulary, K3 if which.startswith("k3") else BYTES):
-        in_reasoning = expected.get("in_reasoning", False)
-        found = parse_completion(ids_of(vocabulary, text), vocabulary, in_reasoning=in_reasoning)
-        assert (found.reasoning, found.content) == (expected.get("reasoning", ""), expected.get("content", ""))
-        assert list(found.tool_calls) == expected.get("calls", [])
-        if "headers" not in expected or "cut" in expected:
-            assert list(found.cut_calls) == expected.get("cut", [])
-        assert [cut.header for cut in found.cut_calls] == expected.get(
-            "headers", [cut.header for cut in found.cut_calls]
-        )
-        malformed = expected.get("malformed", [])
-        assert found.malformed if malformed is ... else list(found.malformed) == malformed
-
-
-def test_a_turn_as_events() -> None:
-    parser = ToolCallParser(BYTES)
-    for text, events in (
-        (f"x{SECTION}{BEGIN}", [ContentDelta("x")]),
-        (f"functions.f:3{ARGUMENTS}", [CallStarted(0, "f", 3)]),
-        ("{", [ArgumentsDelta(0, "{")]),
-        (f"}}{CALL_END}", [ArgumentsDelta(0, "}"), CallFinished(0)]),
-        (f"{SECTION_END}<|im_end|>", []),
-    ):
-        assert parser.feed(ids_of(BYTES, text)) == events
-    assert parser.finish() == []
-
-
-def test_a_turn_of_kimi_k3_as_events() -> None:
-    parser = ToolCallParser(K3, in_reasoning=True)
-    turn: list[tuple[str, list[Event]]] = [
-        ("H", [ReasoningDelta("H")]),
-        (THOUGHT, []),
-        ("x", [ContentDelta("x")]),
-        (OVER + TOOLS, []),
-        (f'{OPEN}call tool="f" index="3"', []),
-        (SEP, [CallStarted(0, "f", 3)]),
-        (f'{OPEN}argument key="a&quot;" type="string"{SEP}', [ArgumentsDelta(0, '{"a\\"": ')]),
-        ('"', [ArgumentsDelta(0, '"\\"')]),
-        ("\n", [ArgumentsDelta(0, "\\n")]),
-        (f"{CLOSE}argument{SEP}", [ArgumentsDelta(0, '"')]),
-        (f'{OPEN}argument key="b" type="array"{SEP}[', [ArgumentsDelta(0, ', "b": '), ArgumentsDelta(0, "[")]),
-        ("1", [ArgumentsDelta(0, "1")]),
-        (f"]{CLOSE}argument{SEP}{K3_CALL_END}", [ArgumentsDelta(0, "]"), ArgumentsDelta(0, "}"), CallFinished(0)]),
-        (TOOLS_END + ENDED, []),
-    ]
+@pytest.mark.parametrize(("vocabulary", "turn"), [(BYTES, K2_TURN), (K3, K3_TURN)], ids=TOOLS)
+def test_a_turn_as_events(vocabulary: Vocabulary, turn: list[tuple[str, list[Event]]]) -> None:
+    parser = ToolCallParser(vocabulary, in_reasoning=vocabulary is K3)
     for text, events in turn:
-        assert parser.feed(ids_of(K3, text)) == events
+        assert parser.feed(ids_of(vocabulary, text)) == events
     assert parser.finish() == []
 
 
@@ -182,7 +130,7 @@ def test_a_turn_of_kimi_k3_as_events() -> None:
 )
 def test_arguments_broken_off_by_a_marker(small_vocabulary: Vocabulary, breaker: str) -> None:
     parser = ToolCallParser(small_vocabulary)
-    events = parser.feed(ids_of(small_vocabulary, SECTION + "".join(PARTS[:4]), breaker)) + parser.finish()
+    events = parser.feed(ids_of(small_vocabulary, BEGUN, breaker)) + parser.finish()
     assert CallCut(0) in events
     assert CallFinished(0) not in events
 
@@ -194,7 +142,7 @@ def test_a_character_across_tokens(level: ParsingLevel) -> None:
     assert parser.feed([0xC3]) == []
     assert parser.finish() == [ContentDelta("\ufffd")]
     parser = ToolCallParser(K3, level=level)
-    parser.feed(ids_of(K3, f'{OVER}{TOOLS}{K3_CALL}{OPEN}argument key="k" type="string"{SEP}'))
+    parser.feed(ids_of(K3, f'{OVER}{TOOLS_BEGIN}{K3_CALL}{OPEN}argument key="k" type="string"{SEP}'))
     assert [parser.feed([byte]) for byte in "é".encode()] == [[], [ArgumentsDelta(0, '"é')]]
     assert parser.feed([0xC3]) == []
     events = parser.feed(ids_of(K3, f"{CLOSE}argument{SEP}"))
@@ -210,12 +158,11 @@ def test_ids_out_of_range(small_vocabulary: Vocabulary, token: int) -> None:
 @pytest.mark.parametrize(
     "call", [ToolCall("", 0, "{}"), ToolCall("f", -1, "{}"), ToolCall("f", 0, '"\ud800"'), ToolCall("<think>", 0, "")]
 )
-def test_calls_that_cannot_be_written(small_vocabulary: Vocabulary, call: ToolCall) -> None:
+def test_no_calls_render_to_nothing_and_calls_that_cannot_be_written_are_refused(
+    small_vocabulary: Vocabulary, call: ToolCall
+) -> None:
     with pytest.raises(MalformedCompletion, match=r"calls\[1\]"):
-        render_tool_calls([WEATHER, call], small_vocabulary)
-
-
-def test_no_calls_render_to_nothing(small_vocabulary: Vocabulary) -> None:
+        render_tool_calls([ToolCall("f", 0, "{}"), call], small_vocabulary)
     assert render_tool_calls([], small_vocabulary) == []
 
 
@@ -293,7 +240,7 @@ def check_golden(found: Any, message: dict[str, Any], path: Path, *, thinks: boo
     ids=str,
 )  # fmt: skip
 def test_values_keep_their_own_spelling(kind: str, value: str, json_text: str, level: ParsingLevel) -> None:
-    ids = ids_of(K3, f"{OVER}{TOOLS}{K3_CALL}{argument('k', kind, value)}{K3_CALL_END}{TOOLS_END}")
+    ids = ids_of(K3, f"{OVER}{TOOLS_BEGIN}{K3_CALL}{argument('k', kind, value)}{K3_CALL_END}{TOOLS_END}")
     (call,) = parse_completion(ids, K3, level=level).tool_calls
     assert (call.arguments, call.recoveries) == (f'{{"k": {json_text}}}', ())
 
@@ -301,7 +248,7 @@ def test_values_keep_their_own_spelling(kind: str, value: str, json_text: str, l
 @each_level
 @pytest.mark.parametrize("stop", ["", END, "[EOS]"])
 def test_a_call_of_kimi_k3_cut_off_is_never_a_call(level: ParsingLevel, stop: str) -> None:
-    begun = f"hi{OVER}{TOOLS}{K3_CALL}"
+    begun = f"hi{OVER}{TOOLS_BEGIN}{K3_CALL}"
     first = begun + argument("a", "string", "x")
     whole = first + argument("b", "object", "{}")
     ids = ids_of(K3, whole + K3_CALL_END)

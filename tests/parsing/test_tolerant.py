@@ -1,4 +1,4 @@
-"""The tolerant level: what unconstrained models write."""
+"""The tolerant level: what unconstrained models write, beside the tables of test_parsing.py."""
 
 import json
 from typing import Any
@@ -24,37 +24,34 @@ from constrained_k2.parsing.events import (
 from constrained_k2.parsing.parser import ParsingLevel
 from constrained_k2.request.spec import Tool
 from tests.kit.budget import tries
-from tests.parsing.transcripts import ids_of_text, table
+from tests.parsing.transcripts import ids_of_text
 
-BYTES = Vocabulary.of_bytes()
-ROWS = table()
-TOOLS = [Tool("get_weather")]
+BYTES, K3 = Vocabulary.of_bytes(), Vocabulary.of_bytes(KIMI_K3)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[row["name"] for row in ROWS])
-@pytest.mark.parametrize("name", ["bytes", "small"])
-def test_the_table(row: dict[str, Any], name: str, small_vocabulary: Vocabulary) -> None:
-    vocabulary = BYTES if name == "bytes" else small_vocabulary
-    read = parse_completion(
-        ids_of_text(row["text"], vocabulary),
-        vocabulary,
-        level="tolerant",
-        tools=TOOLS,
-        in_reasoning=row.get("in_reasoning", False),
-    )
-    assert (read.content, read.reasoning) == (row["content"], row["reasoning"])
-    assert [[call.id, call.arguments, list(call.recoveries)] for call in read.tool_calls] == row["calls"]
-    assert [[cut.header, cut.arguments] for cut in read.cut_calls] == row["cut"]
-    assert [call.name for call in read.tool_calls if call.undeclared] == row.get("undeclared", [])
-    assert not read.malformed
+def in_call(vocabulary: Vocabulary, arguments: str) -> list[int]:
+    """The tokens of a call of ``f`` with these arguments."""
+    call = f'<|open|>call tool="f" index="1"<|sep|>{arguments}<|close|>call<|sep|>'
+    if vocabulary is BYTES:
+        call = f"<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{arguments}<|tool_call_end|>"
+    return ids_of_text(call, vocabulary)
 
 
-def test_the_written_arguments_stay_beside_the_recovered_ones() -> None:
-    written = '{"city": "x",}'
-    ids = ids_of_text(f"<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{written}<|tool_call_end|>", BYTES)
-    (call,) = parse_completion(ids, BYTES, level="tolerant").tool_calls
-    assert (call.arguments, call.written) == ('{"city": "x"}', written)
-    assert parse_completion(render_tool_calls([call], BYTES), BYTES, level="tolerant").tool_calls[0].written is None
+A = '<|open|>argument key="a" type="%s"<|sep|>%s<|close|>argument<|sep|>'
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "written", "recovered", "right"),
+    [(BYTES, '{"a": 1,}', '{"a": 1}', '{"a": 1}'), (K3, A % ("object", "{'b': 1}"), '{"a": {"b": 1}}', A % ("number", "1"))],
+    ids=["Kimi K2", "Kimi K3"],
+)  # fmt: skip
+def test_the_written_arguments_stay_beside_the_recovered_ones(
+    vocabulary: Vocabulary, written: str, recovered: str, right: str
+) -> None:
+    (call,) = parse_completion(in_call(vocabulary, written), vocabulary, level="tolerant").tool_calls
+    assert (call.arguments, call.written) == (recovered, written)
+    (call,) = parse_completion(in_call(vocabulary, right), vocabulary, level="tolerant").tool_calls
+    assert call.written is None
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
@@ -145,7 +142,6 @@ def test_unknown_levels(level: Any) -> None:
         ToolCallParser(BYTES, level=level)
 
 
-K3 = Vocabulary.of_bytes(KIMI_K3)
 SECTION = "<|tool_calls_section_begin|>%s<|tool_calls_section_end|>"
 K3_CALL = '<|open|>call tool="f" index="1"<|sep|><|close|>call<|sep|>'
 K3_ANSWER = "<|close|>think<|sep|><|open|>response<|sep|>"
@@ -240,3 +236,10 @@ def test_recoveries_of_a_stream_come_with_their_call(small_vocabulary: Vocabular
     text = "<|tool_call_begin|>search:2<|tool_call_argument_begin|>"
     events = parser.feed(ids_of_text(text, small_vocabulary))
     assert events == [CallStarted(0, "search", 2), RecoveryUsed(0, "no_section"), RecoveryUsed(0, "bare_id")]
+    parser = ToolCallParser(K3, level="tolerant")
+    assert parser.feed(ids_of_text('hm<|open|>call tool="f" index="1"', K3))[-1] == ContentDelta("m")
+    assert parser.feed(ids_of_text("<|sep|>", K3)) == [CallStarted(0, "f", 1), RecoveryUsed(0, "no_section")]
+    parser.feed(ids_of_text('<|open|>argument key="a" type="string"<|sep|>x', K3))
+    assert all(parser.feed([byte]) for byte in b"yz <|close|>argument<|sep|>"), "strings are shown as they come"
+    end = "<|close|>argument<|sep|><|close|>call<|sep|>"
+    assert parser.feed(ids_of_text(end, K3))[-1] == CallFinished(0)

@@ -12,7 +12,6 @@ from tests.kit.k3_turns import CLOSE, END, OPEN, SEP
 from tests.kit.turns import ids_of, is_k3
 from tests.kit.xtml import TYPES
 
-TABLE = Path(__file__).with_name("table.jsonl")
 Piece = tuple[str, bool]  # text, and whether it is one special token
 
 K2_TEXTS = ["", "Let me see. ", "北京 🌦️ café", "\n", " ", "a < b <| c <|tool", "<|tool_call_", "{}", "Note: 3", "é" * 9]
@@ -35,9 +34,10 @@ def ids_of_text(text: str, vocabulary: Vocabulary) -> list[int]:
     return ids_of(vocabulary, text)
 
 
-def table() -> list[dict[str, Any]]:
-    """Kimi K2's transcripts made by hand, with what they are read as."""
-    return [json.loads(line) for line in TABLE.read_text(encoding="utf-8").splitlines()]
+def table(wire_format: str = "kimi_k2", level: str = "tolerant") -> list[dict[str, Any]]:
+    """Transcripts of a format made by hand, with what they are read as at a level."""
+    path = Path(__file__).parent / "tables" / f"{wire_format}_{level}.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def encoded(pieces: list[Piece], vocabulary: Vocabulary) -> list[int]:

@@ -1,4 +1,4 @@
-"""Prompts as public copies of Kimi's templates render them, reproduced byte for byte, and the faulty ones found.
+"""Prompts as public copies of Kimi's templates render them, reproduced byte for byte, and the faulty ones found; ``render_prompt``.
 
 The templates in templates/ were written from the goldens. The goldens test that nothing between a request and its
 template changes a byte, and that the fault checks find exactly the faults that are there.
@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import constrained_k2
-from constrained_k2 import Vocabulary, find_faults
+from constrained_k2 import FormatMismatch, InvalidRequest, ToolCallSpec, Vocabulary, find_faults, render_prompt
 from constrained_k2.prompts import PromptRenderer
+from constrained_k2.testing import write_tokenizer
 from tests.kit.data import rendered as goldens
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -97,3 +98,49 @@ def test_the_same_faults_in_ids(real_vocabulary: Vocabulary) -> None:
 
 def template_renderer(path: Path, vocabulary: Vocabulary) -> PromptRenderer:
     return PromptRenderer.from_template(path.read_text(encoding="utf-8"), vocabulary)
+
+
+BODY = {
+    "messages": [{"role": "user", "content": "hi [EOS]"}, {"role": "assistant", "content": "So"}],
+    "tools": [{"type": "function", "function": {"name": "f", "strict": True, "description": "</think>"}}],
+}
+
+
+def test_a_directory_a_loaded_tokenizer_and_a_renderer_make_the_same(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    write_tokenizer(tmp_path)
+    loaded = transformers.AutoTokenizer.from_pretrained(tmp_path, trust_remote_code=True)
+    first = render_prompt(BODY, tmp_path)
+    assert first == render_prompt(BODY, str(tmp_path), trust=True) == render_prompt(BODY, loaded)
+    assert first == render_prompt(BODY, PromptRenderer.from_pretrained(tmp_path))
+    assert list(first.ids) == loaded.encode(first.text, add_special_tokens=False)
+    assert [repair.kind for repair in first.repairs] == ["tool", "special token", "special token"]
+    template = (TEMPLATES / "k2_5.jinja").read_text()
+    assert render_prompt(BODY, tmp_path, template=template) == render_prompt(BODY, loaded, template=template)
+
+
+def test_thinking_and_a_continued_message(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    renderer = PromptRenderer.from_pretrained(tmp_path, template=(TEMPLATES / "k2_5.jinja").read_text())
+    for fields, end in (
+        ({}, "<|im_middle|><think>"),
+        ({"thinking": True}, "<|im_middle|><think>"),
+        ({"thinking": {"type": "disabled"}}, "<|im_middle|><think></think>"),
+        ({"chat_template_kwargs": {"thinking": False}}, "<|im_middle|><think></think>"),
+        ({"chat_template_kwargs": {"thinking": True}, "thinking": False}, "<|im_middle|><think></think>"),
+        ({"continue_final_message": True}, "<|im_middle|><think></think>So"),
+    ):
+        rendered = render_prompt(BODY | fields, renderer)
+        assert rendered.text.endswith(end)
+        if "continue_final_message" not in fields:
+            spec = ToolCallSpec.from_openai(rendered.body, thinking=True)
+            assert spec.thinking == end.endswith("<think>"), "masks and prompt disagree"
+        assert not find_faults(rendered.text, rendered.body)
+
+
+def test_no_tokenizer_and_a_template_that_refuses(tmp_path: Path) -> None:
+    with pytest.raises(FormatMismatch):
+        render_prompt(BODY, tmp_path)
+    write_tokenizer(tmp_path)
+    with pytest.raises(InvalidRequest, match="messages: the chat template refuses it: not so"):
+        render_prompt(BODY, tmp_path, template="{{ raise_exception('not so') }}")

@@ -1,14 +1,17 @@
-"""Kimi K3's prompts: the goldens byte for byte, the options of a request, and text that spells special tokens."""
+"""Kimi K3's prompts: goldens byte for byte, options, text that spells special tokens, and histories that are repaired."""
 
 import json
 from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from constrained_k2 import FormatMismatch, InvalidRequest, Vocabulary, find_faults
+from constrained_k2 import FormatMismatch, InvalidRequest, Vocabulary, find_faults, render_prompt
 from constrained_k2.formats.kimi_k3 import SPECIAL_TOKENS
-from constrained_k2.prompts.xtml import XtmlRenderer
+from constrained_k2.prompts.xtml import XtmlRenderer, repair_history
+from constrained_k2.testing import write_tokenizer
 from tests.kit.data import data, kimi_k3_prompts
 from tests.prompts.dialogs import USER, call, calls, result
 from tests.prompts.kimi_k3 import BASE_SIZE, BYTES, COPIED, body_of, real_tokens, spelled
@@ -159,12 +162,6 @@ TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type"
 NAMED = {"type": "function", "function": {"name": "search"}}
 
 
-@pytest.mark.parametrize("choice", ["auto", None, NAMED])
-def test_choices_without_a_message(choice: Any, renderer: XtmlRenderer) -> None:
-    text = text_of(renderer, USER, tools=[TOOL], tool_choice=choice)
-    assert "tool-choice" not in text
-
-
 def test_order_of_the_messages(renderer: XtmlRenderer) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "$id": "b"}}}
     text = renderer.render({"messages": [USER], "tools": [TOOL], "tool_choice": "none", "response_format": form}).text
@@ -173,12 +170,6 @@ def test_order_of_the_messages(renderer: XtmlRenderer) -> None:
     assert "`tool_choice=none`.\nYou MUST NOT call any tools in the next message.<|close|>" in text
     assert 'match the following schema:\n```json\n{"$id":"b","type":"object"}\n```<|close|>' in text
     assert text.index(HI) < text.index("tool-choice")
-
-
-@pytest.mark.parametrize("form", [{"schema": {"b": 1, "a": 2}}, {"json_schema": {"b": 1, "a": 2}}, {"b": 1, "a": 2}])
-def test_places_of_a_schema(form: dict[str, Any], renderer: XtmlRenderer) -> None:
-    text = text_of(renderer, USER, response_format={"type": "json_schema", "json_schema": form})
-    assert '```json\n{"a":2,"b":1}\n```' in text
 
 
 def test_images(renderer: XtmlRenderer) -> None:
@@ -208,29 +199,30 @@ def test_a_spelled_placeholder_takes_no_image(renderer: XtmlRenderer) -> None:
     assert "<|kimi_image_placeholder|>" in alone.text
 
 
-def test_reasoning_of_blanks_is_written_as_it_is(renderer: XtmlRenderer) -> None:
-    text = text_of(renderer, {"role": "assistant", "content": "x", "reasoning": " \n"})
-    assert "<|open|>think<|sep|> \n<|close|>think<|sep|>" in text
+TURN = [calls(call("a"), call("b")), result("a"), result("b")]
+SPOKEN = {"role": "assistant", "content": "x"}
 
 
-def test_no_reasoning_with_thinking_off(renderer: XtmlRenderer) -> None:
-    message = {"role": "assistant", "content": "x", "reasoning_content": "y"}
-    text = text_of(renderer, message, thinking=False)
-    assert text.startswith('<|open|>message role="assistant"<|sep|><|open|>response<|sep|>x<|close|>')
-
-
-def test_indexes_restart_in_each_assistant_message(renderer: XtmlRenderer) -> None:
-    turn = [calls(call("a"), call("b")), result("a"), result("b")]
-    text = text_of(renderer, USER, *turn, USER, *turn)
-    assert text.count('<|open|>call tool="search" index="1"') == 2
-    assert text.count('<|open|>message role="tool" tool="search" index="2"') == 2
-    assert 'index="3"' not in text
-
-
-def test_positions_of_results_run_through_user_messages(renderer: XtmlRenderer) -> None:
-    text = text_of(renderer, calls(call("a", "f"), call("b", "g")), result("a"), USER, result("b"))
-    assert 'tool="f" index="1"<|sep|>r' in text
-    assert 'tool="g" index="2"<|sep|>r' in text
+@pytest.mark.parametrize(
+    ("messages", "fields", "parts"),
+    [
+        ([SPOKEN | {"reasoning": " \n"}], {}, {"<|open|>think<|sep|> \n<|close|>think<|sep|>": 1}),
+        ([SPOKEN | {"reasoning_content": "y"}], {"thinking": False},
+         {'<|open|>message role="assistant"<|sep|><|open|>response<|sep|>x<|close|>': 1, "think": 0}),
+        ([USER, *TURN, USER, *TURN], {},
+         {'<|open|>call tool="search" index="1"': 2, '<|open|>message role="tool" tool="search" index="2"': 2, 'index="3"': 0}),
+        ([calls(call("a", "f"), call("b", "g")), result("a"), USER, result("b")], {},
+         {'tool="f" index="1"<|sep|>r': 1, 'tool="g" index="2"<|sep|>r': 1}),
+        *(([USER], {"response_format": {"type": "json_schema", "json_schema": form}}, {'```json\n{"a":2,"b":1}\n```': 1})
+          for form in ({"schema": {"b": 1, "a": 2}}, {"json_schema": {"b": 1, "a": 2}}, {"b": 1, "a": 2})),
+        *(([USER], {"tools": [TOOL], "tool_choice": choice}, {"tool-choice": 0}) for choice in ("auto", None, NAMED)),
+    ],
+    ids=["blank reasoning", "thinking off", "indexes restart", "results behind a user's message", "schema", "json_schema", "bare schema",
+         "auto", "no choice", "named"],
+)  # fmt: skip
+def test_parts_of_prompts(messages: Any, fields: dict[str, Any], parts: dict[str, int], renderer: XtmlRenderer) -> None:
+    text = text_of(renderer, *messages, **fields)
+    assert {part: text.count(part) for part in parts} == parts
 
 
 def nested(depth: int) -> Any:
@@ -259,3 +251,86 @@ def test_deep_values_are_refused(body: Any, repair: bool, renderer: XtmlRenderer
 def test_a_vocabulary_of_another_model_is_refused() -> None:
     with pytest.raises(FormatMismatch, match=r"<\|open\|>"):
         XtmlRenderer(Vocabulary.of_bytes()).render({"messages": [USER]})
+
+
+def test_a_directory_tells_how_its_prompts_are_rendered(tmp_path: Any) -> None:
+    write_tokenizer(tmp_path, wire_format="kimi_k3")
+    vocabulary = Vocabulary.from_pretrained(tmp_path)
+    assert vocabulary.format.name == "Kimi K3"
+    body = {"messages": [USER, calls(call(None, "f")), result("x")]}
+    for trust in (False, True):
+        rendered = render_prompt(body, tmp_path, trust=trust)
+        assert rendered == XtmlRenderer(vocabulary).render(body)
+        assert rendered.repairs
+    bare = {"messages": [USER, result(None, name="f")]}
+    assert not render_prompt(bare, tmp_path, repair=False).repairs
+    with pytest.raises(InvalidRequest, match="tool_call_id"):
+        render_prompt(bare, tmp_path)
+    with pytest.raises(FormatMismatch, match="template"):
+        render_prompt(body, tmp_path, template="{{ messages }}")
+
+
+def test_a_right_history_is_left_alone() -> None:
+    turn = [calls(call("a", "f", '{"x": 1}'), call("b", "g", {"y": "<|open|>"})), result("b"), result("a", "<|sep|>")]
+    body = {"messages": [USER, *turn, {"role": "user", "content": [{"type": "text", "text": "x"}]}, *turn]}
+    repaired, repairs = repair_history(body)
+    assert not repairs
+    assert repaired == body
+
+
+@pytest.mark.parametrize(
+    ("message", "texts"),
+    [
+        ({"role": "developer", "content": "x"}, ['role="system"', "x"]),
+        ({"role": "user", "content": ["a", {"type": "input_text", "text": "b"}]}, ["<|sep|>ab<|close|>"]),
+        ({"role": "assistant", "content": [{"type": "thinking", "thinking": "why"}, {"type": "text", "text": "x"}]}, ["why<|close|>think", "<|sep|>x<|close|>response"]),
+        ({"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"a": 1}'}}, ['call tool="f" index="1"', 'key="a" type="number"<|sep|>1']),
+        ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": " \n"}}]}, ['index="1"<|sep|><|close|>call']),
+        ({"role": "user", "content": "a\ud800b"}, ["a\ufffdb"]),
+        ({"role": "system", "content": "x", "tools": [{"function": {"name": "f"}}]}, ['role="system"<|sep|>x<|close|>', "## New Tools Available"]),
+        ({"role": "user", "content": "x", "tools": [{"function": {"name": "f"}}]}, ['role="user"<|sep|>x<|close|>']),
+    ],
+)  # fmt: skip
+def test_messages_of_other_forms(message: dict[str, Any], texts: list[str]) -> None:
+    rendered = XtmlRenderer(BYTES).render({"messages": [message]}, contract=False)
+    assert rendered.repairs
+    for text in texts:
+        assert text in rendered.text
+
+
+def test_tools_of_other_messages_are_left_out() -> None:
+    message = {"role": "user", "content": "x", "tools": [{"function": {"name": "f"}}]}
+    repaired, repairs = repair_history({"messages": [message]})
+    assert repaired == {"messages": [{"role": "user", "content": "x"}]}
+    assert [(repair.location, repair.kind) for repair in repairs] == [("messages[0].tools", "tool")]
+
+
+IDS = st.sampled_from([None, "", "a", "b", "f:0", "f:1"])
+MESSAGES = st.one_of(
+    st.just(USER),
+    st.just({"role": "assistant", "content": "x"}),
+    st.lists(st.tuples(IDS, st.sampled_from("fg")), min_size=1, max_size=3).map(
+        lambda pairs: calls(*(call(given_id, name) for given_id, name in pairs))
+    ),
+    st.tuples(IDS, st.sampled_from([{}, {"name": "f"}, {"tool": "g"}])).map(lambda pair: result(pair[0], **pair[1])),
+)
+
+
+@given(st.lists(MESSAGES, max_size=8))
+def test_repaired_histories_render_and_stay_as_they_are(messages: list[Any]) -> None:
+    body = {"messages": messages}
+    repaired, _ = repair_history(body)
+    again, repairs = repair_history(repaired)
+    assert not repairs
+    assert again == repaired
+    for message in repaired["messages"]:
+        made = [made["id"] for made in message.get("tool_calls") or ()]
+        assert all(made) and len(set(made)) == len(made)
+    XtmlRenderer(BYTES).render(repaired, repair=False, contract=False)
+
+
+@pytest.mark.slow
+def test_many_calls_without_ids_take_linear_time() -> None:
+    made = [call(f"f:{number}", "f") for number in range(10_000, 20_000)] + [call(None, "f") for _ in range(10_000)]
+    repaired, _ = repair_history({"messages": [calls(*made)]})
+    assert len({made["id"] for made in repaired["messages"][0]["tool_calls"]}) == 20_000

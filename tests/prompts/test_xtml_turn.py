@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from constrained_k2 import MalformedCompletion
+from constrained_k2 import MalformedCompletion, render_tool_calls
 from constrained_k2.prompts.xtml import XtmlRenderer, render_turn
 from constrained_k2.prompts.xtml.arguments import Argument, split_arguments
 from constrained_k2.prompts.xtml.turn import turn_text
@@ -68,6 +68,16 @@ def test_a_turn_in_a_history_is_what_the_model_writes(thinking: bool) -> None:
     call = ToolCall("f", 0, json.dumps(arguments))
     written = render_turn([call], BYTES, response="there", reasoning="why" if thinking else None)
     assert list(before) + written == list(XtmlRenderer(BYTES).render(history).ids)
+
+
+def test_calls_are_rendered_behind_the_end_of_the_response() -> None:
+    ids = render_tool_calls([ToolCall("f", 5, '{"a": "<|sep|>"}'), ToolCall("g", 6, "{}")], BYTES)
+    assert kimi_k3.spelled(ids).replace("<|", "").replace("|>", "") == (
+        "⟦close⟧response⟦sep⟧⟦open⟧tools⟦sep⟧"
+        '⟦open⟧call tool="f" index="1"⟦sep⟧⟦open⟧argument key="a" type="string"⟦sep⟧sep⟦close⟧argument⟦sep⟧⟦close⟧call⟦sep⟧'
+        '⟦open⟧call tool="g" index="2"⟦sep⟧⟦close⟧call⟦sep⟧⟦close⟧tools⟦sep⟧'
+    )
+    assert render_tool_calls([], BYTES) == []
 
 
 def test_texts_that_cannot_be_encoded() -> None:

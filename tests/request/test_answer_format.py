@@ -7,6 +7,7 @@ import pytest
 from constrained_k2 import ConstrainedK2Error, InvalidRequest, SchemaTooCostly, ToolCallSpec
 from constrained_k2.request.answer_format import AnswerFormat
 from constrained_k2.request.tools import Limits
+from tests.kit.data import table
 from tests.kit.tools import tool
 
 TOOL = tool("f")
@@ -61,32 +62,7 @@ def test_a_required_call_leaves_no_answer(choice: Any) -> None:
     assert spec_of(response_format={"type": "json_object"}, tool_choice=choice).answer is None
 
 
-@pytest.mark.parametrize(
-    ("fields", "location"),
-    [
-        ({"response_format": "json"}, "response_format"),
-        ({"response_format": {"type": "structural_tag"}}, "response_format.type"),
-        ({"response_format": {}}, "response_format.type"),
-        ({"response_format": {"type": "json_schema"}}, "response_format.schema"),
-        ({"response_format": {"type": "json_schema", "json_schema": 5}}, "response_format.json_schema"),
-        ({"response_format": {"type": "json_schema", "json_schema": {"schema": 5}}}, "response_format.json_schema.schema"),
-        ({"response_format": {"type": "json_schema", "json_schema": {"schema": False}}}, "response_format.json_schema.schema"),
-        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "strict": 1}}}, "response_format.json_schema.strict"),
-        ({"text": {"format": {"type": "grammar"}}}, "text.format.type"),
-        ({"structured_outputs": []}, "structured_outputs"),
-        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
-        ({"structured_outputs": {"regex": "a", "whitespace_pattern": " "}}, "structured_outputs.whitespace_pattern"),
-        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
-        ({"structured_outputs": {"regexp": "a"}}, "structured_outputs"),
-        ({"structured_outputs": {"regex": ""}}, "structured_outputs.regex"),
-        ({"structured_outputs": {"grammar": 5}}, "structured_outputs.grammar"),
-        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
-        ({"structured_outputs": {"choice": ["a", ""]}}, "structured_outputs.choice"),
-        ({"structured_outputs": {"choice": ["\ud800"]}}, "structured_outputs.choice"),
-        ({"structured_outputs": {"json": "{"}}, "structured_outputs.json"),
-        ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}, "structured_outputs.regex"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("fields", "location"), table(__file__))
 def test_errors_name_the_field(fields: Any, location: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         spec_of(**fields)

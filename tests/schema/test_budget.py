@@ -4,17 +4,13 @@ import json
 import random
 import subprocess
 import sys
-import threading
 import time
 from typing import Any
 
-import jsonschema
 import pytest
 
-from constrained_k2 import Compiler, ConstrainedK2Error, SchemaTooCostly, UnsupportedSchema, schema_coverage
+from constrained_k2 import Compiler, ConstrainedK2Error, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.schema.budget import check_budget
-from constrained_k2.threads.compile_pool import run_bounded
-from constrained_k2.threads.interruptible import check_deadline
 from tests.kit.compilers import accepts, byte_compiler
 
 
@@ -36,21 +32,8 @@ def chain(length: int, kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["object", "ref", "allOf", "anyOf"])
-@pytest.mark.parametrize("length", [1_500, 20_000])
-def test_chains_that_overflow_an_engines_stack_are_refused(kind: str, length: int) -> None:
-    with pytest.raises(SchemaTooCostly) as refused:
-        check_budget(chain(length, kind))
-    assert (refused.value.budget, refused.value.limit) == ("depth", 200)
-
-
-@pytest.mark.parametrize("kind", ["object", "ref", "allOf", "anyOf"])
 def test_long_chains_within_the_budget_compile(kind: str) -> None:
     assert byte_compiler().grammar(json.dumps(chain(60, kind)), "schema")
-
-
-def test_a_recursive_schema_is_not_deep() -> None:
-    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "v": {"type": "integer"}}}
-    check_budget(of({"$ref": "#/$defs/node"}) | {"$defs": {"node": node}})
 
 
 HOSTILE: list[tuple[Any, str]] = [
@@ -61,13 +44,14 @@ HOSTILE: list[tuple[Any, str]] = [
     ({"type": "object", "patternProperties": {f"^a{number}b": {} for number in range(300)}}, "anchored_patterns"),
     ({"type": "object", "properties": {"k" * 2_000_000: {}}}, "text_characters"),
     ({"enum": ["x" * 1_000_000]}, "text_characters"),
+    *((chain(length, kind), "depth") for length in (1_500, 20_000) for kind in ("object", "ref", "allOf", "anyOf")),
 ]
 
 
 @pytest.mark.parametrize(("schema", "budget"), HOSTILE, ids=[str(schema)[:50] for schema, _ in HOSTILE])
 def test_schemas_that_cost_seconds_and_gigabytes_are_refused(schema: Any, budget: str) -> None:
     with pytest.raises(SchemaTooCostly) as refused:
-        check_budget(of(schema))
+        check_budget(schema if "$defs" in schema else of(schema))
     assert refused.value.budget == budget
     assert refused.value.actual > refused.value.limit
     assert refused.value.remedy
@@ -102,45 +86,13 @@ def test_large_counts_and_multiples_have_grammars(schema: Any) -> None:
         {"properties": {"pattern": {"type": "string"}, "$ref": {"type": "string"}, "enum": {"type": "integer"}}},
         {"enum": [], "const": None},
         True,
+        of({"$ref": "#/$defs/node"}) | {"$defs": {"node": {"properties": {"next": {"$ref": "#/$defs/node"}}}}},
     ],
 )
 def test_ordinary_schemas_pass(schema: Any) -> None:
     before = json.dumps(schema)
     check_budget(schema)
     assert json.dumps(schema) == before
-
-
-@pytest.mark.parametrize("low", [-1, 0, 1])
-@pytest.mark.parametrize("width", [0.25, 0.5, 1, 2])
-@pytest.mark.parametrize("kinds", [("exclusiveMinimum", "maximum"), ("minimum", "exclusiveMaximum"),
-                                   ("exclusiveMinimum", "exclusiveMaximum")])  # fmt: skip
-def test_exclusive_bounds_exclude(low: int, width: float, kinds: tuple[str, str]) -> None:
-    for start, end in ((low, low + width), (low - width, low)):
-        schema = of({"type": "number", kinds[0]: start, kinds[1]: end})
-        for value in (start, end, (start + end) / 2, -0.0, float(low), low):
-            instance = {"a": value}
-            valid = jsonschema.Draft202012Validator(schema).is_valid(instance)
-            text = json.dumps(instance)
-            assert valid or not accepts(byte_compiler(), schema, text), (schema, text)
-            if value == (start + end) / 2 and "-0.0" not in text:  # LLGuidance does not write that spelling
-                assert accepts(byte_compiler(), schema, text), (schema, text)
-
-
-def test_work_that_was_given_up_stops_at_its_next_check() -> None:
-    stopped = threading.Event()
-
-    def endless() -> None:
-        try:
-            while True:
-                check_deadline()
-                time.sleep(0.001)
-        finally:
-            stopped.set()
-
-    with pytest.raises(TimeoutError, match="takes too long"):
-        run_bounded(endless, 0.05)
-    assert stopped.wait(60)
-    check_deadline()  # in a thread that does no such work
 
 
 @pytest.mark.parametrize("depth", range(940, 1000, 6))
@@ -213,36 +165,8 @@ def test_values_without_a_form_in_json_are_refused_with_their_location(schema: A
     assert str(refused.value).encode()
 
 
-@pytest.mark.parametrize("name", ["", "<|tool_call_end|>", "a\x00b", "\x7f", "北京", '"', "\\", "</think>"])
-def test_unusual_property_names(name: str) -> None:
-    schema = {
-        "type": "object",
-        "properties": {name: {"type": "null"}},
-        "required": [name],
-        "additionalProperties": False,
-    }
-    assert accepts(byte_compiler(), schema, json.dumps({name: None}, ensure_ascii=False))
-    assert not accepts(byte_compiler(), schema, "{}")
-
-
 def test_lone_surrogates_in_annotations_are_ignored() -> None:
     assert accepts(byte_compiler(), {"type": "object", "description": "\ud800", "title": "\ud800"}, "{}")
-
-
-@pytest.mark.parametrize(
-    ("keyword", "value", "reason"),
-    [
-        ("dependentRequired", {"b": [[1]]}, "has an array that is not of strings"),
-        ("dependentRequired", {"b": [{"c": 1}]}, "has an array that is not of strings"),
-        ("dependencies", {"b": ["c", 1.5]}, "has an array that is not of strings"),
-        ("dependentSchemas", {"b": ["c", 1.5]}, "has an array that is not of strings"),
-        ("format", ["x"], "is not a string"),
-        ("format", {"a": 1}, "is not a string"),
-    ],
-)
-def test_keywords_of_a_wrong_kind_are_relaxed(keyword: str, value: Any, reason: str) -> None:
-    (use,) = schema_coverage(of({keyword: value})).relaxed
-    assert (use.pointer, use.reason) == (f"#/properties/a/{keyword}", reason)
 
 
 SCRIPT = """

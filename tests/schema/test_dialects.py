@@ -1,4 +1,7 @@
-"""Schemas of OpenAPI 3.0 and of older drafts: every reader of a schema reads them in one way, and coverage says how."""
+"""Schemas of OpenAPI 3.0 and of older drafts: every reader of a schema reads them in one way, and coverage says how.
+
+Parts that JSON Schema gives no meaning are read as meant, or left out, unless the tool is strict.
+"""
 
 import json
 from functools import cache
@@ -12,64 +15,18 @@ from constrained_k2.evaluation.judge import validator_of
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.request.spec import EngineName
 from constrained_k2.schema.dialects import in_json_schema, read
-from constrained_k2.schema.plain import plain_shape
+from constrained_k2.schema.fast_path import fast_path_shape
 from tests.kit.compilers import accepts, byte_compiler
+from tests.kit.data import table
 from tests.kit.grammars import request_of
 
 DEFINITIONS = {
     "thing": {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]},
     "maybe": {"type": "boolean", "nullable": True},
 }
-# Schema of a property; values that it has; values that it does not have; pointers of what is read as something else.
-CASES: dict[str, tuple[Any, list[Any], list[Any], list[str]]] = {
-    "type": ({"type": "string", "nullable": True}, ["a", None], [1], ["nullable"]),
-    "bounds": ({"type": "integer", "minimum": 3, "nullable": True}, [3, None], [2, "a"], ["nullable"]),
-    "enum without null": ({"type": "string", "enum": ["a"], "nullable": True}, ["a", None], ["b"], ["nullable"]),
-    "enum with null": ({"type": "string", "enum": ["a", None], "nullable": True}, ["a", None], ["b"], ["nullable"]),
-    "enum of null": ({"type": "string", "enum": [None], "nullable": True}, [None], ["", "null"], ["nullable"]),
-    "enum without a type": ({"enum": ["a"], "nullable": True}, ["a", None], ["b", 1], ["nullable"]),
-    "enum of any type with null": ({"enum": ["a", None], "nullable": True}, ["a", None], ["b", 1], []),
-    "const": ({"const": 5, "nullable": True}, [5, None], [6], ["nullable"]),
-    "no type": ({"nullable": True, "minLength": 2}, ["ab", None, 1], ["a"], []),
-    "reference": ({"$ref": "#/definitions/thing", "nullable": True}, [{"a": "x"}, None], [{}, 1], ["nullable"]),
-    "allOf": ({"allOf": [{"$ref": "#/definitions/thing"}], "nullable": True}, [{"a": "x"}, None], [{}, 1], ["nullable"]),
-    "anyOf": ({"anyOf": [{"type": "string"}, {"type": "boolean"}], "nullable": True}, ["a", None], [1], ["nullable"]),
-    "a branch": ({"anyOf": [{"type": "string", "nullable": True}, {"type": "boolean"}]}, ["a", True, None], [1], ["anyOf/0/nullable"]),
-    "one of two": ({"oneOf": [{"type": "string", "nullable": True}, {"type": "boolean"}]}, ["a", True, None], [1], ["oneOf/0/nullable"]),
-    "two branches": ({"oneOf": [{"type": "string", "nullable": True}, {"type": "boolean", "nullable": True}]},
-                     ["a", True], [None, 1], ["oneOf/0/nullable", "oneOf/1/nullable"]),
-    "both of two": ({"allOf": [{"type": "string", "nullable": True}, {"minLength": 2}]}, ["ab", None], ["a", 1], ["allOf/0/nullable"]),
-    "negation": ({"not": {"type": "string", "nullable": True}}, [1, {}], ["a", None], ["not/nullable"]),
-    "items": ({"type": "array", "items": {"type": "integer", "nullable": True}}, [[1, None], []], [["a"], None], ["items/nullable"]),
-    "members": ({"type": "object", "properties": {"nullable": {"type": "null"}}, "additionalProperties": {"nullable": True, "type": "integer"}},
-                [{"nullable": None, "b": None, "c": 1}], [{"b": "x"}, {"nullable": 1}], ["additionalProperties/nullable"]),
-    "a definition": ({"$ref": "#/definitions/maybe"}, [True, None], [1], ["/definitions/maybe/nullable"]),
-    "a part of a nullable schema": (
-        {"prefixItems": [{"type": "array", "nullable": True, "items": {"type": "string"}, "minItems": 1}],
-         "items": {"$ref": "#/properties/p/prefixItems/0/items"}},
-        [[["a"], "b"], [None, "b"]], [["b"], [["a"], 1], [["a"], None]], ["prefixItems/0/nullable"],
-    ),
-    "null already": ({"type": ["string", "null"], "nullable": True}, ["a", None], [1], []),
-    "false": ({"type": "string", "nullable": False}, ["a"], [None], []),
-    "no boolean": ({"type": "string", "nullable": "true"}, ["a"], [None], []),
-    "Swagger": ({"type": "string", "x-nullable": True}, ["a", None], [1], ["x-nullable"]),
-    "Gemini": ({"type": "STRING", "nullable": True, "enum": ["A"]}, ["A", None], ["a"], ["nullable", "type"]),
-    "zod's null": ({"enum": ["null"], "nullable": True}, [None, "null"], ["a"], ["nullable"]),
-    "YAML": ({"type": ["string", None]}, ["a", None], [1], ["type"]),
-    "draft 4's bounds": ({"type": "integer", "minimum": 1, "exclusiveMinimum": True, "maximum": 3, "exclusiveMaximum": False},
-                         [2, 3], [1, 4], []),
-    "draft 4's bounds alone": ({"type": "integer", "exclusiveMinimum": True}, [0, -1, 1], ["a"], []),
-    "draft 3's required": (
-        {"type": "object", "required": True, "properties": {"a": {"type": "null", "required": True}, "b": {"type": "null", "required": False}}},
-        [{"a": None}, {"a": None, "b": None}], [{}, {"b": None}], ["/properties/p/required", "properties/a/required"],
-    ),
-    "required twice": ({"type": "object", "required": ["a"], "properties": {"a": {"type": "null", "required": True}}},
-                       [{"a": None}], [{}], []),
-    "a property named required": (
-        {"type": "object", "properties": {"required": True, "a": {"properties": {"required": {"type": "null"}}}}},
-        [{}, {"a": {}}], [{"a": {"required": 1}}], [],
-    ),
-}  # fmt: skip
+TABLE: dict[str, Any] = table(__file__)
+CASES: dict[str, dict[str, Any]] = TABLE["dialects"]
+"""Schema of a property; values that it has, and has not; pointers of what is read as something else."""
 
 
 def of(schema: Any) -> dict[str, Any]:
@@ -85,7 +42,9 @@ def compiler_of(engine: EngineName) -> Compiler:
     return Compiler(Vocabulary.of_bytes(), engine=engine, undeclared_keys="allow")
 
 
-each_case = pytest.mark.parametrize(("schema", "right", "wrong", "read_as"), list(CASES.values()), ids=list(CASES))
+each_case = pytest.mark.parametrize(
+    ("schema", "right", "wrong", "read_as"), [tuple(case.values()) for case in CASES.values()], ids=CASES
+)
 
 
 @pytest.mark.slow
@@ -104,23 +63,20 @@ def test_grammars(engine: EngineName, schema: Any, right: list[Any], wrong: list
 
 
 @each_case
-def test_the_judge(schema: Any, right: list[Any], wrong: list[Any], read_as: list[str]) -> None:
+def test_the_judge_and_admission(schema: Any, right: list[Any], wrong: list[Any], read_as: list[str]) -> None:
     validator = validator_of(of(schema))
     assert all(validator.is_valid({"p": value}) for value in right)
     assert not any(validator.is_valid({"p": value}) for value in wrong)
     assert set(pointers(read_as)) <= in_json_schema(of(schema))[1].keys()
-
-
-@each_case
-def test_admission_by_shape_compiles_them(schema: Any, right: list[Any], wrong: list[Any], read_as: list[str]) -> None:
-    del right, wrong
-    assert not read_as or plain_shape(json.dumps(of(schema))) is None
+    assert not read_as or fast_path_shape(json.dumps(of(schema))) is None  # admission compiles it
 
 
 def test_a_property_of_kimi_k3_may_be_null() -> None:
     compiler = of_format(wire_format=KIMI_K3)
-    assert [use.keyword for use in schema_coverage(of(CASES["type"][0]), wire_format=KIMI_K3).read_as] == ["nullable"]
-    assert request_of(compiler, of(CASES["type"][0])).coverage("f").is_sound
+    assert [use.keyword for use in schema_coverage(of(CASES["type"]["schema"]), wire_format=KIMI_K3).read_as] == [
+        "nullable"
+    ]
+    assert request_of(compiler, of(CASES["type"]["schema"])).coverage("f").is_sound
 
 
 def test_a_recursion_may_end_in_null() -> None:
@@ -154,7 +110,7 @@ def test_a_strict_tool_is_refused() -> None:
     with pytest.raises(
         UnsupportedSchema, match="'nullable' has no meaning in JSON Schema: is read as: or null"
     ) as refused:
-        request_of(byte_compiler(), of(CASES["type"][0]), strict=True)
+        request_of(byte_compiler(), of(CASES["type"]["schema"]), strict=True)
     assert refused.value.location.endswith("#/properties/p/nullable")
 
 
@@ -180,3 +136,55 @@ def test_data_is_not_read() -> None:
     schema = {"const": data, "default": data, "properties": {"enum": {"enum": [data]}, "nullable": {}}}
     assert in_json_schema(schema) == (schema, {})
     assert read(True).schema is True
+
+
+WITHOUT_MEANING: list[dict[str, Any]] = TABLE["no meaning"]
+"""A property's schema, the status and pointer of its note, values that are taken, and values that are not."""
+
+
+@pytest.mark.parametrize("case", WITHOUT_MEANING, ids=lambda case: f"{case['status']} {str(case['schema'])[:40]}")
+def test_what_has_no_meaning_is_read_as_meant_or_left_out(case: dict[str, Any]) -> None:
+    tool = {"type": "object", "properties": {"p": case["schema"]}, "required": ["p"]}
+    coverage = schema_coverage(tool)
+    noted = [use.pointer for use in getattr(coverage, case["status"])]
+    assert f"#/properties/p{case['pointer']}" in noted and not coverage.refused, coverage
+    if case["status"] == "read_as":
+        assert len(noted) == 1 and not coverage.relaxed
+        assert "read as" in coverage.read_as[0].reason
+    for kind in ("taken", "refused"):
+        for value in case[kind]:
+            text = json.dumps({"p": value}, ensure_ascii=False, separators=(",", ":"))
+            assert accepts(byte_compiler(), tool, text) == (kind == "taken"), value
+    with pytest.raises(UnsupportedSchema, match="strict") as refusal:
+        request_of(byte_compiler(), {"type": "object", "properties": {"p": case["schema"]}}, strict=True)
+    assert "#/properties/p" in refusal.value.location and refusal.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("root", "status"), [("dict", "read_as"), ("Object", "read_as"), (["any"], "read_as"), ("string", "relaxed"),
+                         (None, "relaxed"), ("array", "relaxed"), (["array", "null"], "relaxed")]
+)  # fmt: skip
+def test_arguments_are_an_object_whatever_the_type_says(root: Any, status: str) -> None:
+    schema = {"type": root, "properties": {"a": {"type": "null"}}, "required": ["a"]}
+    (use,) = getattr(schema_coverage(schema), status)
+    assert use.pointer == "#/type" and (status == "read_as" or "arguments are always an object" in use.reason)
+    assert accepts(byte_compiler(), schema, '{"a":null}')
+    assert not accepts(byte_compiler(), schema, '{"a":1}')
+
+
+@pytest.mark.parametrize(
+    ("properties", "said", "remedy"),
+    [
+        ({"p": {"type": "int"}}, "'type' has no meaning in JSON Schema: 'int' is read as 'integer'", "is read as"),
+        ({"p": "int"}, "'p' has no meaning in JSON Schema: the text 'int' is read as the type 'integer'", "is read as"),
+        ({"p": {"type": "int", "enum": 7}}, "'enum' cannot be enforced: is not an array (and 1 more)", "Rewrite it"),
+        ({"p": {"type": "nope"}, "q": {"minimum": "3"}}, "unknown type 'nope': use null, boolean, ", "Rewrite it"),
+        ({"p": {"$ref": "https://example.com/schema"}}, "example.com", ""),
+        ({"p": {"type": "string", "pattern": "("}}, "regular expression", ""),
+    ],
+)
+def test_the_refusal_of_a_strict_tool_says_what_to_do(properties: Any, said: str, remedy: str) -> None:
+    with pytest.raises(UnsupportedSchema) as refused:
+        request_of(byte_compiler(), {"type": "object", "properties": properties}, strict=True)
+    assert said in refused.value.problem and remedy in refused.value.remedy
+    assert str(refused.value).startswith("tools[name='f'].function.parameters#/properties/p")

@@ -18,13 +18,12 @@ from constrained_k2.request.spec import EngineName
 from constrained_k2.schema.undeclared_keys import REASON, UndeclaredKeys
 from tests.kit.budget import tries
 from tests.kit.compilers import byte_compiler
+from tests.kit.data import table
 from tests.kit.grammars import accepts, request_of, walk
 from tests.kit.tools import tool
 from tests.schema.universe import OBJECTS, UNIVERSE
 
 A: dict[str, Any] = {"properties": {"a": {"type": "integer"}}}
-B: dict[str, Any] = {"properties": {"b": {"type": "integer"}}}
-NEXT: dict[str, Any] = {"$ref": "#/$defs/n"}
 
 # A tool's root.
 NO_ARGUMENTS: list[dict[str, Any]] = [
@@ -54,47 +53,8 @@ def test_a_tool_with_empty_properties_takes_no_arguments(schema: dict[str, Any])
     assert answer is not None and all(map(answer.accept, vocabulary.encode('{"x":1}')))  # an answer, not a tool's root
 
 
-# (schema, instances that forbid keeps, instances that allow accepts and forbid does not)
-CASES: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
-    "properties": (A, [{}, {"a": 1}, 1, [{"x": 1}]], [{"x": 1}, {"a": 1, "b": 1}]),
-    "no properties": ({"type": "object"}, [{}, {"x": 1}], []),
-    "empty properties": ({"properties": {}}, [{}, {"x": 1}], []),
-    "required alone": ({"required": ["a"]}, [{"a": 1}, {"a": 1, "x": 1}], []),
-    "required besides properties": (A | {"required": ["r"]}, [{"r": 1}, {"r": "", "a": 1}], [{"r": 1, "x": 1}]),
-    "open by its author": (A | {"additionalProperties": True}, [{"x": 1}], []),
-    "a rule for others": (A | {"additionalProperties": {"type": "null"}}, [{"x": None}, {"a": 1}], []),
-    "patterns": (A | {"patternProperties": {"^x": {}}}, [{"x": 1}, {"y": 1}], []),
-    "names": (A | {"propertyNames": {"maxLength": 1}}, [{"x": 1}, {"a": 1}], []),
-    "unevaluated": (A | {"unevaluatedProperties": True}, [{"x": 1}], []),
-    "unevaluated in a branch": (A | {"allOf": [{"unevaluatedProperties": {"type": "integer"}}]}, [{"a": 1}], []),
-    "nested": ({"properties": {"o": A}}, [{"o": {"a": 1}}, {"o": 1}], [{"o": {"x": 1}}, {"o": {"a": 1, "b": 1}}]),
-    "items": ({"items": A}, [[{"a": 1}, {}]], [[{}, {"x": 1}]]),
-    "under additionalProperties": ({"additionalProperties": A}, [{"x": {"a": 1}}], [{"x": {"x": 1}}]),
-    "allOf": ({"allOf": [A, B]}, [{"a": 1, "b": 1}], [{"a": 1, "b": 1, "c": 1}]),
-    "$ref": ({"$ref": "#/$defs/a", "$defs": {"a": A}} | B, [{"a": 1, "b": 1}], [{"c": 1}]),
-    "anyOf": ({"anyOf": [A | {"required": ["a"]}, {"type": "string"}]}, [{"a": 1}, "x"], [{"a": 1, "x": 1}]),
-    "anyOf of what is required": ({"properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
-                                  [{"a": 1}, {"b": 1}, {"a": 1, "b": 1}], [{"a": 1, "c": 1}]),
-    "oneOf": ({"oneOf": [A | {"required": ["a"]}, B | {"required": ["b"]}]}, [{"a": 1}, {"b": 1}], [{"a": 1, "b": ""}, {"a": 1, "c": 1}]),
-    "one open alternative": ({"anyOf": [A | {"required": ["a"]}, {"required": ["k"]}]}, [{"k": 1, "x": 1}], [{"a": 1, "x": 1}]),
-    "if": ({"properties": {"k": {}}, "if": {"properties": {"k": {"const": 1}}}, "then": A, "else": B},
-           [{"k": 1, "a": 1}, {"k": 2, "b": 1}, {"a": 1}], [{"k": 1, "b": 1}, {"k": 2, "a": 1}]),
-    "not": (A | {"not": {"required": ["b"]}}, [{}, {"a": 1}], [{"c": 1}]),
-    "not with properties": ({"not": {"properties": {"b": {"type": "null"}}, "required": ["b"]}}, [{"x": 1}], []),
-    "dependentRequired": (A | {"dependentRequired": {"a": ["d"]}}, [{"d": 1}, {"a": 1, "d": 1}], [{"x": 1}]),
-    "dependentSchemas": (A | {"dependentSchemas": {"d": B}}, [{"d": 1, "b": 1}, {"d": 1}, {"a": 1}], [{"b": 1}, {"d": 1, "x": 1}]),
-    "dependencies": (A | {"dependencies": {"a": ["d"]}}, [{"a": 1, "d": 1}], [{"x": 1}]),
-    "enum": (A | {"enum": [{"a": 1, "x": 1}]}, [{"a": 1, "x": 1}], []),
-    "minProperties within reach": (A | {"minProperties": 1}, [{"a": 1}], [{"x": 1}]),
-    "minProperties out of reach": (A | {"minProperties": 2}, [{"a": 1, "x": 1}], []),
-    "an alternative out of reach": ({"anyOf": [A | {"minProperties": 2}, {"type": "null"}]}, [{"a": 1, "x": 1}, None], []),
-    "an undeclared key that a negation requires": ({"properties": {"a": {}}, "not": {"properties": {"b": {"type": "null"}}}},
-                                                   [{"b": 1}, {"a": 1, "b": 1}], []),
-    "a recursion that would have no end": (
-        {"$defs": {"n": {"type": "object", "anyOf": [{"properties": {"n": NEXT}, "required": ["n"]}, A | {"minProperties": 2}]}}} | NEXT,
-        [{"a": 1, "x": 1}, {"n": {"a": 1, "x": 1}}, {"n": {"n": {"a": 1, "x": 1}}}], [],
-    ),
-}  # fmt: skip
+CASES: dict[str, dict[str, Any]] = table(__file__)
+"""A schema, instances that ``forbid`` keeps, and instances that ``allow`` accepts and ``forbid`` does not."""
 
 
 def grammar_of(schema: Any, undeclared_keys: UndeclaredKeys, engine: EngineName = "llguidance") -> ArgumentGrammar:
@@ -104,7 +64,7 @@ def grammar_of(schema: Any, undeclared_keys: UndeclaredKeys, engine: EngineName 
 @pytest.mark.parametrize("engine", ["llguidance", pytest.param("xgrammar", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_kept_and_what_is_not(name: str, engine: EngineName) -> None:
-    schema, kept, gone = CASES[name]
+    schema, kept, gone = CASES[name].values()
     validator = jsonschema.Draft202012Validator(schema)
     assert all(validator.is_valid(instance) for instance in [*kept, *gone])
     allow, forbid = (grammar_of(schema, setting, engine) for setting in ("allow", "forbid"))
@@ -193,7 +153,7 @@ def applied(schema: Any, instance: Any) -> Iterator[list[dict[str, Any]]]:
     parts = [[[schema]], *([*applied(branch, instance)] for branch in schema.get("allOf", ()))]
     if "anyOf" in schema:
         held = [branch for branch in schema["anyOf"] if valid(branch).is_valid(instance)]
-        parts.append([way for branch in held for way in applied(branch, instance)])
+        parts.append([alternative for branch in held for alternative in applied(branch, instance)])
     if "if" in schema:
         holds = valid(schema["if"]).is_valid(instance)
         parts += [[*applied(schema["if"], instance)]] if holds else []
@@ -201,14 +161,17 @@ def applied(schema: Any, instance: Any) -> Iterator[list[dict[str, Any]]]:
     if isinstance(instance, dict):
         for key, inner in schema.get("dependentSchemas", {}).items():
             parts += [[*applied(inner, instance)]] if key in instance else []
-    for way in product(*parts):
-        yield [each for part in way for each in part]
+    for alternative in product(*parts):
+        yield [each for part in alternative for each in part]
 
 
 def is_declared(schemas: list[Any], instance: Any) -> bool:
     """True if a valid instance has declared keys alone, in itself and below."""
-    ways = ([each for part in way for each in part] for way in product(*(list(applied(s, instance)) for s in schemas)))
-    return any(_is_declared(way, instance) for way in ways)
+    alternatives = (
+        [each for part in alternative for each in part]
+        for alternative in product(*(list(applied(s, instance)) for s in schemas))
+    )
+    return any(_is_declared(alternative, instance) for alternative in alternatives)
 
 
 def _is_declared(applying: list[dict[str, Any]], instance: Any) -> bool:

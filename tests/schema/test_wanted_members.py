@@ -1,16 +1,12 @@
 """Negations of key maps: an object must have a certain member, which is written in any place, and never a dead end."""
 
 import json
-from copy import deepcopy
 from typing import Any
 
 import jsonschema
 import pytest
 
-from constrained_k2.engines.llguidance.grammar_text import Patterns
 from constrained_k2.errors import SchemaTooCostly
-from constrained_k2.grammar.plan.planner import plan_schema
-from constrained_k2.grammar.plan.planning import Planning
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.no_instances import write_some
 from constrained_k2.schema.normalize import Normalizer
@@ -18,53 +14,31 @@ from constrained_k2.schema.shapes import Shapes
 from tests.kit.grammars import accepts, compiled, walk
 from tests.schema.universe import UNIVERSE
 
-CLOSED: dict[str, Any] = {"properties": {"a": {}, "b": {}, "c": {}}, "additionalProperties": False}
-EXACT: list[Any] = [
-    {"not": {"propertyNames": {"enum": ["a", "b"]}}},
-    {**CLOSED, "not": {"properties": {"a": {}}, "additionalProperties": False}},
-    {**CLOSED, "not": {"properties": {"a": {}}, "additionalProperties": {"type": "boolean"}}},
-    {**CLOSED, "maxProperties": 1, "not": {"properties": {"a": {}}, "additionalProperties": False}},
-    {"oneOf": [CLOSED, {"properties": {"a": {"type": "integer"}, "d": {}}, "additionalProperties": False}]},
-    {"allOf": [{"enum": [{"foo": 1}, {"a": 1}]}, {"not": {"patternProperties": {"f.*o": {"type": "boolean"}}}}]},
-    {"type": "array", "not": {"enum": [[], [1], ["a", 1], ["a", "a", None]]}},
-    {"type": "object", "not": {"enum": [{"a": 1}, {"a": 1, "b": "a"}, {"c": None}]}},
-]
-SOUND: list[Any] = [
+EXACT: dict[str, Any] = {"oneOf": [
+    {"properties": {"a": {}, "b": {}, "c": {}}, "additionalProperties": False},
+    {"properties": {"a": {"type": "integer"}, "d": {}}, "additionalProperties": False},
+]}  # fmt: skip
+NARROWED: list[Any] = [
     {"not": {"patternProperties": {"^a": {"type": "boolean"}}}},
     {"not": {"additionalProperties": {"type": "string"}}},
     {"not": {"properties": {"a": {}}, "additionalProperties": {"type": "boolean"}}},
     {"oneOf": [{"additionalProperties": {"type": kind}} for kind in ("string", "null")]},
-]
-LEFT_OUT: list[Any] = [
-    {"anyOf": [{"type": "null"}, {"maxProperties": 2, "not": {"additionalProperties": {"type": "string"}}}]},
+    EXACT,
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schema", [*EXACT, *SOUND], ids=lambda schema: json.dumps(schema)[:60])
-def test_negations_agree_with_jsonschema(schema: Any) -> None:
+@pytest.mark.parametrize("schema", NARROWED, ids=lambda schema: json.dumps(schema)[:60])
+def test_narrowed_negations_are_sound(schema: Any) -> None:
     validator, grammar = jsonschema.Draft202012Validator(schema), compiled(schema)
     assert grammar.coverage.is_sound
     values = [*UNIVERSE, {"foo": 1}, {"b": 1, "zz": 1}, {"zz": "s", "a": 1}]
     wrong = [value for value in values if accepts(grammar, value) and not validator.is_valid(value)]
     missing = [value for value in values if validator.is_valid(value) and not accepts(grammar, value)]
-    assert not wrong
-    assert not missing or schema in SOUND
+    assert not wrong and (not missing or schema is not EXACT)
     for seed in range(20):
         written = walk(grammar, seed)
         assert written is None or validator.is_valid(json.loads(written)), written
-
-
-@pytest.mark.parametrize("schema", [*SOUND, *LEFT_OUT], ids=lambda schema: json.dumps(schema)[:60])
-def test_predicates_note_nothing(schema: Any) -> None:
-    normalizer, root = Normalizer(SchemaDocument(schema), Patterns().is_found), frozenset({("#", True)})
-    planning = Planning(normalizer, lambda _: True, lambda *_, **__: True, "allow", "exact")
-    plan_schema(planning, root)
-    notes, narrowings = deepcopy(normalizer.notes.found), normalizer.notes.narrowings
-    for node in planning.sources:
-        for shape in planning.productivity.shapes(node):
-            planning.productivity.has_value(shape)
-    assert (normalizer.notes.found, normalizer.notes.narrowings) == (notes, narrowings)
 
 
 @pytest.mark.parametrize("count", [65, 70, 200])

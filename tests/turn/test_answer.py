@@ -68,30 +68,34 @@ def walked(compiler: Compiler, seed: int, **fields: Any) -> Completion:
     return parse_completion(ids, compiler.vocabulary)
 
 
+FORMS = [(schema_format(schema), schema) for schema in SCHEMAS] + [
+    ({"structured_outputs": form}, pattern) for form, pattern in TEXTS
+]
+
+
 @pytest.mark.parametrize("choice", ["auto", "none"])
-@pytest.mark.parametrize("schema", SCHEMAS, ids=["object", "array", "number or null", "anything"])
-def test_a_random_model_calls_or_answers_in_the_form(each_compiler: Compiler, schema: Any, choice: str) -> None:
+@pytest.mark.parametrize(
+    ("fields", "form"), FORMS,
+    ids=["object", "array", "number or null", "anything", "regex", "choice", "Lark", "EBNF", "regex of nothing"],
+)  # fmt: skip
+def test_a_random_model_calls_or_answers_in_the_form(
+    each_compiler: Compiler, fields: dict[str, Any], form: Any, choice: str
+) -> None:
+    """The form is a schema, or a pattern that the whole answer matches."""
     seen = set[str]()
-    for seed in range(40):
-        completion = walked(each_compiler, seed, tool_choice=choice, **schema_format(schema))
+    for seed in range(40 if "response_format" in fields else 20):
+        completion = walked(each_compiler, seed, tool_choice=choice, **fields)
         assert not (completion.cut_calls or completion.malformed or completion.reasoning)
         if completion.tool_calls:
             assert choice == "auto" and not completion.content
             for call in completion.tool_calls:
                 jsonschema.validate(json.loads(call.arguments), WEATHER)
+        elif isinstance(form, str):
+            assert re.fullmatch(form, completion.content), completion.content
         else:
-            jsonschema.validate(json.loads(completion.content), schema)
+            jsonschema.validate(json.loads(completion.content), form)
         seen.add("call" if completion.tool_calls else "answer")
     assert "answer" in seen
-
-
-@pytest.mark.parametrize("choice", ["auto", "none"])
-@pytest.mark.parametrize(("form", "pattern"), TEXTS, ids=["regex", "choice", "Lark", "EBNF", "regex of nothing"])
-def test_texts_of_other_forms(each_compiler: Compiler, form: Any, pattern: str, choice: str) -> None:
-    for seed in range(20):
-        completion = walked(each_compiler, seed, tool_choice=choice, structured_outputs=form)
-        assert completion.tool_calls or re.fullmatch(pattern, completion.content), completion.content
-        assert not completion.tool_calls or (choice == "auto" and not completion.content)
 
 
 def test_the_first_token_is_a_call_reasoning_or_the_answer(small_compiler: Compiler) -> None:

@@ -15,11 +15,13 @@ from constrained_k2 import Compiler, InvalidRequest, ToolCallMatcher, parse_comp
 from constrained_k2.turn.cursors.xtml_tags import BLOCK_TOKENS
 from constrained_k2.turn.finish_budget import MAX_FINISH_RESERVE, FinishBudget, read_finish_reserve
 from constrained_k2.turn.phases import Phase
+from constrained_k2.turn.thinking_budget import ThinkingBudget
+from constrained_k2.turn.token_restriction import TokenRestriction
 from constrained_k2.vocabulary.bitmask import allowed_ids
 from scripts.bundled_samples.ordinary import TOOLS
 from tests.kit.budget import tries
-from tests.kit.data import data
-from tests.kit.k3_turns import OPEN, SEP, read
+from tests.kit.data import data, mcp_servers, table
+from tests.kit.k3_turns import CLOSE, OPEN, SEP, read
 from tests.kit.tools import tool
 from tests.kit.turns import call_start, check_states, ids_of, is_k3, matcher_of, steps
 from tests.kit.walks import row_of as mask
@@ -27,66 +29,15 @@ from tests.kit.walks import row_of as mask
 RESERVE = 96  # more than any of the tools below needs on the small vocabulary, from wherever its writing stands
 
 
-NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "v": {"type": "number"}}, "required": ["v"]}
-OPEN_OBJECTS = (
-    tool("anything", {"type": "object"}),
-    tool("open_with_required", {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}),
-    tool("free_values", {"type": "object", "additionalProperties": {"type": "string"}}),
-    tool("some_of_them", {"type": "object", "properties": {key: {"type": "string", "minLength": 2} for key in "abcdef"},
-                          "additionalProperties": False, "minProperties": 3}),
-    tool("nested", {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "array", "items": {}}}}}),
-    tool("recursive", {"type": "object", "properties": {"root": {"$ref": "#/$defs/node"}}, "required": ["root"],
-                       "$defs": {"node": NODE}}),
-    tool("choices", {"type": "object", "required": ["q"],
-                     "properties": {"q": {"anyOf": [{"type": "string"}, {"type": "array", "items": {}}, {"type": "null"}]}}}),
-    tool("no_key_known", {"type": "object", "patternProperties": {"^x_": {"type": "integer"}}, "minProperties": 1}),
-    tool("odd_keys", {"type": "object", "required": ['a"b', "\n"],
-                     "properties": {'a"b': {"type": "string"}, "\n": {"type": "boolean"}}}),
-)  # fmt: skip
-LIST = {"type": "object", "properties": {"v": {"type": "number"}, "next": {"anyOf": [{"$ref": "#/$defs/list"}, {"type": "null"}]}},
-        "required": ["v", "next"], "additionalProperties": False}  # fmt: skip
-PAIR = {"type": "object", "properties": {"left": {"$ref": "#/$defs/tree"}, "right": {"$ref": "#/$defs/tree"}},
-        "required": ["left", "right"], "additionalProperties": False}  # fmt: skip
-SHAPES = [{"type": "object", "properties": {"kind": {"const": kind}, key: {"type": "string"}, "more": {"$ref": "#/$defs/shape"}},
-           "required": ["kind", key, *more]} for kind, key, more in (("a", "x", ["more"]), ("b", "y", []), ("c", "z", ["more"]))]  # fmt: skip
-
-
-def of(schema: Any, **definitions: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": {"q": schema}, "required": ["q"], "$defs": definitions}
-
-
-RECURSIVE = (
-    tool("linked_list", of({"$ref": "#/$defs/list"}, list=LIST)),
-    tool("root_again", {"type": "object", "required": ["node"], "properties": {
-        "node": {"anyOf": [{"type": "null"}, {"type": "object", "required": ["next"], "properties": {"next": {"$ref": "#"}}}]}}}),
-    tool("tree", of({"$ref": "#/$defs/tree"}, tree={"oneOf": [PAIR, {"type": "integer"}]})),
-    tool("arrays_of_itself", of({"$ref": "#/$defs/a"}, a={"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 0})),
-    tool("array_or_text", of({"$ref": "#/$defs/a"}, a={"anyOf": [
-        {"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 2}, {"type": "string"}]})),
-    tool("kinds_of_object", of({"$ref": "#/$defs/shape"}, shape={"oneOf": SHAPES})),
-    tool("optional_itself", of({"$ref": "#/$defs/o"}, o={
-        "type": "object", "properties": {"o": {"$ref": "#/$defs/o"}, "s": {"type": "string"}}, "required": ["s"]})),
-    tool("either_key", {"type": "object", "properties": {"x": {"type": "string"}, "why": {"type": "integer"}},
-                        "anyOf": [{"required": ["x", "why"]}, {"required": ["why"]}], "additionalProperties": False}),
-    tool("formats", {"type": "object", "required": ["t", "m"], "properties": {
-        "t": {"type": "string", "format": "date-time"}, "m": {"type": "string", "format": "email"}}}),
-)  # fmt: skip
-DEMANDING = (
-    tool("tail", of({"type": "string", "pattern": r"^[^@\s]+@[^@\s]+\.gov\.uk$"})),
-    tool("anywhere", of({"type": "string", "pattern": "[0-9a-f]{4}-(?:beef|dead)"})),
-    tool("long", of({"type": "string", "pattern": "^[a-z]+(?:-[a-z]+)*$", "minLength": 20})),
-    tool("dates", of({"type": "array", "items": {"type": "string", "format": "duration"}, "minItems": 2})),
-    tool("depends", {"type": "object", "allOf": [{"dependencies": {"a": ["b", "c"], "b": ["d"]}}, {"required": ["a"]}]}),
-    tool("by_pattern", of({"type": "object", "patternProperties": {"^[a-f]_[0-9]+$": {
-        "type": "object", "properties": {"v": {"type": "null"}}, "required": ["v"]}},
-        "additionalProperties": False, "minProperties": 1})),
-    tool("refined", of({"allOf": [{"type": "string", "pattern": "^[a-c]+$"}, {"pattern": "cab$"}]})),
-    tool("nested_contains", of({"type": "array", "contains": {"type": "array", "contains": {"const": "word"}}})),
-    tool("contains", of({"type": "array", "contains": {"type": "integer", "multipleOf": 11, "minimum": 100}})),
-    tool("password", of({"type": "string", "pattern": r"^(?=.*[a-z])(?=.*[A-Z])(?=.*\d)[A-Za-z\d@]{8,}$"})),
-)  # fmt: skip
-EVERY = (*TOOLS, *OPEN_OBJECTS, *RECURSIVE, *DEMANDING)
+TABLE = [
+    tool(name, parameters) for name, parameters in table(__file__).items()
+]  # open, recursive and demanding objects
+EVERY = (*TOOLS, *TABLE)
 SCHEMAS = {entry["function"]["name"]: entry["function"].get("parameters", {}) for entry in EVERY}
+
+
+def of(schema: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"q": schema}, "required": ["q"]}
 
 
 def required(*tools: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -363,3 +314,84 @@ def test_the_reserve_grows_with_the_depth(small_compiler: Compiler) -> None:
                 assert matcher.accept_tokens(taken_back)
                 assert (mask(matcher) == before).all()
         assert matcher.is_terminated()
+
+
+UNDER_DRAFT_4 = {"read_pdf"}  # exclusiveMinimum is a boolean there
+
+
+@pytest.mark.slow
+def test_public_tools_on_the_real_vocabulary(k3_real_compiler: Compiler) -> None:
+    real = Side(k3_real_compiler)
+    for seed, entry in enumerate(entry for tools in mcp_servers() for entry in tools):
+        matcher = real.turn(required(entry), 290, 250)
+        ids = steps(matcher, random.Random(seed), 290)
+        assert matcher.is_terminated(), real.vocabulary.decode(ids)
+        name, schema = entry["function"]["name"], entry["function"].get("parameters", {})
+        real.check_calls(ids, {} if name in UNDER_DRAFT_4 else {name: schema})
+
+
+@pytest.mark.slow
+def test_a_reserve_of_the_same_size_suffices_in_arguments(k3_real_compiler: Compiler) -> None:
+    """From within a string, as an untrained model meets its reserve; the tokens of tags and transitions are added to it."""
+    real = Side(k3_real_compiler)
+    for count in (1, 4, 12):
+        keys = [f"key_{number}" for number in range(count)]
+        parameters = {"type": "object", "properties": {key: {"type": "string"} for key in keys}, "required": keys}
+        start = call_start(real.vocabulary) + ids_of(real.vocabulary, f'{OPEN}argument key="key_0" type="string"{SEP}')
+        matcher = matcher_of(k3_real_compiler, required(tool("f", parameters), parallel_tool_calls=False))
+        assert matcher.accept_tokens(start)
+        real.budget.apply(matcher, 400, 6 + 4 * count)
+        ids = steps(matcher, random.Random(count), 400 - len(start))
+        assert matcher.is_terminated(), real.vocabulary.decode(ids)
+        real.check_calls([*start, *ids], {"f": parameters})
+
+
+def test_the_reserve_ends_the_block_that_is_open_and_adds_required_ones_alone(k3_real_compiler: Compiler) -> None:
+    vocabulary = k3_real_compiler.vocabulary
+    kinds = {"skip": "string", "_id": ["array", "string", "null"], "n": "integer"}
+    properties = {key: {"type": kind} for key, kind in kinds.items()}
+    parameters = {"type": "object", "properties": properties, "required": ["n", "_id"]}
+    matcher = matcher_of(k3_real_compiler, required(tool("f", parameters)))
+    FinishBudget(vocabulary).apply(matcher, 200, 199)
+    begun = ids_of(vocabulary, f'{OPEN}argument key="n" type="number"{SEP}7')
+    assert matcher.accept_tokens(call_start(vocabulary) + begun)
+    ids = steps(matcher, random.Random(0), 24)
+    expected = f'{CLOSE}argument{SEP}{OPEN}argument key="_id" type="string"{SEP}{CLOSE}argument{SEP}{CLOSE}'
+    assert vocabulary.decode(ids).startswith(expected)
+    pieces = ["argument", " key", '="', "_id", '"', " type", '="', "string", '"']
+    assert ids[4:][: len(pieces) + 2] != ids_of(vocabulary, "".join(pieces))
+    tag = [token_id for piece in pieces for token_id in vocabulary.encode(piece)]
+    assert ids[4 : 4 + len(tag)] == tag, "tags are written in the pieces of prompts"
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 7])
+@pytest.mark.parametrize("reserve", [0, 150])
+def test_a_thinking_budget(side: Side, tokens: int, reserve: int) -> None:
+    for seed in range(6):
+        matcher = side.turn(required(EVERY[0], thinking=True), 400, reserve, in_reasoning=True)
+        ThinkingBudget(side.vocabulary).apply(matcher, tokens)
+        ids = steps(matcher, random.Random(seed), 400)
+        assert side.vocabulary.format.think_end in ids[: tokens + 1]
+        if reserve:
+            assert matcher.is_terminated()
+            side.check_calls(ids, SCHEMAS, in_reasoning=True)
+    unthinking = matcher_of(side.compiler, required(EVERY[0]))
+    ThinkingBudget(side.vocabulary).apply(unthinking, tokens)
+    assert unthinking.phase is Phase.START and mask(unthinking).any()
+
+
+def test_a_clients_limits_leave_turns_legal(side: Side) -> None:
+    """Limits that forbid what ends a value while more may follow: the end comes where nothing else is left."""
+    words = {key: {"type": "string", "maxLength": 5} for key in "abc"}
+    schema = {"type": "object", "properties": words, "required": ["a"], "additionalProperties": False}
+    vocabulary, ignored = side.vocabulary, list[int]()
+    markers, word = vocabulary.format, vocabulary.encode("argument")
+    for number, (allowed, bad) in enumerate(
+        [(None, [[markers.call_end]]), (set(range(40, 120)), []), (None, [word, [markers.argument_begin]])]
+    ):
+        matcher = side.turn(required(tool("f", schema)), 600, 600)
+        matcher.limits = TokenRestriction(vocabulary.size, allowed, bad, lambda: ignored.append(number))  # noqa: B023
+        ids = steps(matcher, random.Random(number), 600)
+        assert matcher.is_terminated(), vocabulary.decode(ids)
+        side.check_calls(ids, {"f": schema})
+    assert set(ignored) == {0, 1, 2}

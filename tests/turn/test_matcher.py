@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from constrained_k2 import CompiledToolCalls, Compiler, InvalidRequest, ToolCallSpec, UnsupportedSchema, Vocabulary
 from constrained_k2.formats.kimi_k3 import KIMI_K3
@@ -217,12 +216,6 @@ def test_indexes_go_on_from_the_history_in_kimi_k2_alone(
         assert matcher.accept_tokens(call(compiler.vocabulary, {}, "list-tabs", index))
 
 
-def test_a_named_tool_is_the_only_one(small_compiler: Compiler) -> None:
-    matcher = compiled(small_compiler, **NAMED).matcher()
-    feed(matcher, "section_begin", "call_begin")
-    assert not matcher.accept_tokens(small_compiler.vocabulary.encode("functions.get_weather"))
-
-
 @pytest.mark.parametrize("token", [-1, -(2**70), 2**70, 10**6])
 def test_ids_out_of_range_are_refused_everywhere(small_compiler: Compiler, token: int) -> None:
     matcher = compiled(small_compiler).matcher()
@@ -230,18 +223,6 @@ def test_ids_out_of_range_are_refused_everywhere(small_compiler: Compiler, token
         assert not matcher.accept_tokens([token])
         feed(matcher, part)
     assert not matcher.accept_tokens([token])
-
-
-def test_a_torch_bitmask(small_compiler: Compiler) -> None:
-    matcher = compiled(small_compiler).matcher()
-    words = (small_compiler.vocabulary.size + 31) // 32
-    bitmask = torch.zeros((3, words), dtype=torch.int32)
-    expected = allocate_bitmask(3, small_compiler.vocabulary.size)
-    for part in ("x", "section_begin", "call_begin", "functions.get_weather:0", "argument_begin"):
-        feed(matcher, part)
-        matcher.fill_bitmask(bitmask, 2)
-        matcher.fill_bitmask(expected, 2)
-        assert np.array_equal(bitmask.numpy(), expected)
 
 
 @pytest.mark.parametrize(

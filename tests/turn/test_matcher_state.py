@@ -1,7 +1,6 @@
 """The state of a turn: rolled back, forked, unchanged by refused tokens, and maintained without an engine."""
 
 import random
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,10 +15,8 @@ from constrained_k2 import (
     Vocabulary,
     render_tool_calls,
 )
-from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.turn.matcher import ROLLBACK_WINDOW
 from constrained_k2.turn.phases import Phase
-from constrained_k2.vocabulary.bitmask import allocate_bitmask
 from tests.kit.budget import tries
 from tests.kit.tools import tool
 from tests.kit.turns import (
@@ -99,34 +96,6 @@ def test_rollback_of_what_was_not_accepted(small_compiler: Compiler, count: int)
     feed(matcher, "a", "b")
     with pytest.raises(InvalidRequest, match="roll back"):
         matcher.rollback(count)
-
-
-def test_no_engine_is_touched_outside_the_arguments(small_compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    turn = turn_of(small_compiler.vocabulary)
-    touched: list[str] = []
-
-    def counting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*args: Any) -> Any:
-            touched.append(name)
-            return method(*args)
-
-        return counted
-
-    for name in ("fill", "accept", "rollback", "is_complete", "fork"):
-        monkeypatch.setattr(LLGuidanceMatcher, name, counting(name, getattr(LLGuidanceMatcher, name)))
-    grammar = compiled(small_compiler, thinking=True)
-    monkeypatch.setattr(small_compiler, "engine", None)  # nothing is compiled either
-    matcher = grammar.matcher()
-    bitmask = allocate_bitmask(1, small_compiler.vocabulary.size)
-    inside = 0
-    for token in turn:
-        touched.clear()
-        in_arguments = matcher.phase is Phase.ARGUMENTS
-        matcher.fill_bitmask(bitmask)
-        assert matcher.accept_tokens([token])
-        assert bool(touched) == in_arguments
-        inside += in_arguments
-    assert inside > 5
 
 
 def test_an_error_inside_leaves_the_state_as_it_was(small_compiler: Compiler) -> None:

@@ -128,13 +128,13 @@ def test_wrong_rows(small_compiler: Compiler) -> None:
         fill_bitmasks(matchers, bitmask[:, :-1], [0, 1])
 
 
-@pytest.mark.parametrize("threads", [0, -1, 65, True, 2.0])
-def test_numbers_of_threads_that_make_no_sense(small_compiler: Compiler, threads: Any) -> None:
-    with pytest.raises(InvalidRequest, match="threads"):
-        LLGuidanceEngine(small_compiler.vocabulary, threads)
-
-
-@pytest.mark.parametrize("size", [0, -1, 1000, 1e9, None])
-def test_caches_that_make_no_sense(small_compiler: Compiler, size: Any) -> None:
-    with pytest.raises(InvalidRequest, match="cache_bytes"):
-        Compiler(small_compiler.vocabulary, cache_bytes=size)
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [*(("threads", value) for value in (0, -1, 65, True, 2.0)),
+     *(("cache_bytes", value) for value in (0, -1, 1000, 1e9, None))],
+)  # fmt: skip
+def test_options_that_make_no_sense(small_compiler: Compiler, option: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=option):
+        LLGuidanceEngine(small_compiler.vocabulary, value) if option == "threads" else Compiler(
+            small_compiler.vocabulary, cache_bytes=value
+        )

@@ -61,13 +61,13 @@ def generated(seed: int) -> str:
 
 def expression(seed: int) -> str:
     chance = random.Random(seed)
-    ways = []
+    alternatives = []
     for _ in range(chance.randint(1, 2)):
         text, end = chance.choice(OPEN)
-        ways.append(
+        alternatives.append(
             f"(?:{chance.choice(CLOSED)})?(?:{text}){'[^abx]' if end == chr(92) else end}(?:{chance.choice(CLOSED)})"
         )
-    return "|".join(ways)
+    return "|".join(alternatives)
 
 
 def custom(definition: str, syntax: str = "lark") -> dict[str, Any]:
@@ -112,30 +112,13 @@ def test_generated_answers(each_compiler: Compiler, budget: FinishBudget) -> Non
             check_walks(each_compiler, budget, answer(definition), range(seed, seed + 3))
 
 
-@pytest.mark.parametrize("number", range(len(HAND)))
-def test_grammars(each_compiler: Compiler, budget: FinishBudget, number: int) -> None:
-    check_walks(each_compiler, budget, custom(HAND[number]), range(tries(6)))
+BODIES = [*map(custom, HAND), *(make(pattern, "regex") for pattern in REGEXES for make in (custom, answer)),
+          answer('root ::= "(" root ")" | [a-z]+ ";"'), answer("^\\s*<x>.*?</x>$", "regex")]  # fmt: skip
 
 
-@pytest.mark.parametrize("pattern", REGEXES)
-def test_expressions(each_compiler: Compiler, budget: FinishBudget, pattern: str) -> None:
-    check_walks(each_compiler, budget, custom(pattern, "regex"), range(tries(6)))
-    check_walks(each_compiler, budget, answer(pattern, "regex"), range(tries(6)))
-
-
-@pytest.mark.parametrize("form", [answer('root ::= "(" root ")" | [a-z]+ ";"'), answer("^\\s*<x>.*?</x>$", "regex")])
-def test_other_answers(each_compiler: Compiler, budget: FinishBudget, form: dict[str, Any]) -> None:
-    check_walks(each_compiler, budget, form, range(tries(6)))
-
-
-def test_without_a_reserve_such_turns_are_cut(each_compiler: Compiler) -> None:
-    """Otherwise the tests above would test little."""
-    cut = 0
-    for seed in range(10):
-        matcher = matcher_of(each_compiler, custom(HAND[2 + seed % 3]))
-        steps(matcher, random.Random(seed), RESERVE)
-        cut += not matcher.is_terminated()
-    assert cut
+@pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
+def test_grammars_and_expressions(each_compiler: Compiler, budget: FinishBudget, body: dict[str, Any]) -> None:
+    check_walks(each_compiler, budget, body, range(tries(6)))
 
 
 def test_rollbacks_and_forks_filter_alike(each_compiler: Compiler, budget: FinishBudget) -> None:

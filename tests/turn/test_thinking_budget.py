@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec, Vocabulary, parse_completion
+from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec, Vocabulary
 from constrained_k2.formats.base import ABSENT
 from constrained_k2.turn.finish_budget import FinishBudget
 from constrained_k2.turn.phases import Phase
@@ -55,16 +55,6 @@ def test_reasoning_has_as_many_tokens_as_its_budget(
         assert ids.pop(0) == markers.think_begin
     assert ids.index(markers.think_end) == budget
     assert not {markers.section_begin, *markers.stop_ids} & set(ids[:budget])
-
-
-@pytest.mark.parametrize("in_reasoning", [True, False])
-def test_the_call_after_it_is_constrained(small_compiler: Compiler, in_reasoning: bool) -> None:
-    matcher = matcher_of(small_compiler, 5, in_reasoning=in_reasoning)
-    FinishBudget(small_compiler.vocabulary).apply(matcher, 200, 190)
-    ids = random_turn(matcher, random.Random(1), 200)
-    assert matcher.is_terminated()
-    completion = parse_completion(ids, small_compiler.vocabulary, in_reasoning=in_reasoning)
-    assert completion.tool_calls and not completion.cut_calls
 
 
 def test_within_the_budget_nothing_changes(small_compiler: Compiler) -> None:

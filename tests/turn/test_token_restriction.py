@@ -110,20 +110,6 @@ def test_a_bad_word_in_arguments_is_not_written(small_compiler: Compiler) -> Non
         assert limited.ignored == 1  # the call has to begin, whatever the client forbids
 
 
-def test_markers_win_over_allowed_tokens_that_have_none(small_compiler: Compiler) -> None:
-    vocabulary = small_compiler.vocabulary
-    ordinary = [token for token in range(vocabulary.size) if vocabulary.is_ordinary(token)]
-    limited = Limited(small_compiler, {"tools": [WEATHER], "tool_choice": "required"}, ordinary)
-    markers = vocabulary.format
-    assert ids_of(limited.limited) == [markers.section_begin]
-    limited.accept([markers.section_begin])
-    assert ids_of(limited.limited) == [markers.call_begin]
-    assert limited.ignored == 2
-    limited.accept([markers.call_begin])
-    assert ids_of(limited.limited) == ids_of(limited.free)
-    assert limited.ignored == 2
-
-
 def test_batches_and_forks_are_limited_alike(small_compiler: Compiler) -> None:
     body = {"tools": list(TOOLS[:3]), "tool_choice": "required"}
     written = walk(small_compiler, body, random.Random(3), 40)

@@ -2,8 +2,7 @@
 
 import json
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -88,9 +87,3 @@ def read_arm(value: dict[str, Any], url: str | None = None) -> Arm:
     if arm.preset not in PRESETS:
         raise InvalidRequest(f"unknown preset {arm.preset!r}", location, f"Use one of {', '.join(PRESETS)}")
     return replace(arm, url=base_url(arm.url or url or "", location))
-
-
-def check_names(arms: Sequence[Arm]) -> None:
-    """Raise ``InvalidRequest`` if two arms have one name, and so the same rows."""
-    if repeated := sorted(name for name, count in Counter(arm.name for arm in arms).items() if count > 1):
-        raise InvalidRequest(f"given twice: {', '.join(repeated)}", "--arm", "Give every arm another name")

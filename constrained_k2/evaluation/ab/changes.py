@@ -1,58 +1,32 @@
 """Asks constrained arms again at temperature 0, to find out what the constraint changed.
 
 This is not part of the timed run. Each sample gets two answers from one server, constrained and unconstrained. The
-unconstrained model then tells how probable each token of either answer is, and the overrides of the constrained one are
-found here.
+unconstrained model then tells how probable each token of the constrained answer is, and its overrides are found here.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 from constrained_k2.evaluation.ab.arms import Arm, merged
-from constrained_k2.evaluation.ab.directory import RunDirectory, lock
+from constrained_k2.evaluation.ab.directory import Change, RunDirectory, lock
 from constrained_k2.evaluation.ab.runner import AttemptLimits, Endpoint
-from constrained_k2.evaluation.answer import SUCCESS, NoAnswer, Record
-from constrained_k2.evaluation.explained import explained, sent_back
+from constrained_k2.evaluation.answer import NoAnswer
+from constrained_k2.evaluation.explained import explained
 from constrained_k2.evaluation.sample import UNCONSTRAINED, Sample
 from constrained_k2.explain.turn import TurnExplainer
-from constrained_k2.explain.view import WantedToken
 
 _GREEDY = {"temperature": 0}
 _GIVE_UP = 4  # samples without an explanation, before any with one
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Two greedy answers to a sample: constrained and unconstrained.
-
-    The logarithms are those of each token's probability under the unconstrained model; empty if it does not tell.
-    """
-
-    arm: str
-    key: str  # the sample's
-    constrained: Record
-    unconstrained: Record
-    overrides: tuple[WantedToken, ...] | None = None  # of the constrained answer
-    examined: int = 0  # of its tokens
-    constrained_logprobs: tuple[float, ...] = ()
-    unconstrained_logprobs: tuple[float, ...] = ()
-    error: str = ""  # why a part is missing
-    chances: tuple[float, ...] = ()  # of each call that was begun, as in :class:`TurnView`
-
-    @property
-    def is_whole(self) -> bool:
-        """True if both answers came and the overrides are known."""
-        return self.constrained.status == self.unconstrained.status == SUCCESS and self.overrides is not None
 
 
 def missing_changes(directory: RunDirectory, arm: Arm, count: int) -> list[Sample]:
     """Those of the first ``count`` samples that an arm was not asked for again; none if we do not constrain it."""
     if not arm.is_constrained:
         return []
-    done = {change.key for change in directory.changes(Change) if change.arm == arm.name}
+    done = {change.key for change in directory.changes() if change.arm == arm.name}
     return [sample for sample in islice(directory.read_samples(), count) if sample.key not in done]
 
 
@@ -76,8 +50,6 @@ async def ask_again(  # noqa: PLR0913 - what is asked, and how
 
 
 class _Asking:
-    """Asks one arm again."""
-
     def __init__(self, directory: RunDirectory, arm: Arm, explainer: TurnExplainer, limits: AttemptLimits) -> None:
         self._directory = directory
         self._explainer = explainer
@@ -107,12 +79,11 @@ class _Asking:
             if self._failed >= _GIVE_UP and not self._is_explained:
                 return
             change = await self._change(sample)
-            self._directory.add_change(change.arm, change.key, change)
+            self._directory.add_change(change)
 
     async def _change(self, sample: Sample) -> Change:
-        """Ask for one sample."""
         body = self._directory.sampling.body(sample, 0)
-        (record, answer), (plain, other) = await asyncio.gather(
+        (record, answer), (plain, _) = await asyncio.gather(
             self._constrained.ask(sample.key, 0, body), self._unconstrained.ask(sample.key, 0, body)
         )
         change = Change(self._constrained.arm.name, sample.key, record, plain, error=record.error or plain.error)
@@ -121,8 +92,6 @@ class _Asking:
         try:
             if not change.error:
                 view, logprobs = await explained(client, self._explainer, model, sent, answer)
-                is_same = other.token_ids == answer.token_ids  # as of most samples: a CPU reads a prompt for a second
-                others = logprobs if is_same else (await sent_back(client, model, other))[1]
         except NoAnswer as failed:
             change = replace(change, error=failed.error)
         if change.error:
@@ -137,6 +106,5 @@ class _Asking:
             overrides=tuple(view.overrides),
             examined=view.examined_rows or 0,
             constrained_logprobs=logprobs,
-            unconstrained_logprobs=others,
             chances=tuple(view.chances),
         )

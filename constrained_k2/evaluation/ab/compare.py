@@ -46,8 +46,8 @@ class Pairing(NamedTuple):
 
 def intervals(
     tables: Mapping[str, CountTable], baseline: str, seed: int = 0
-) -> tuple[dict[str, list[Interval]], dict[str, list[Difference]]]:
-    """Every figure of every arm, and its difference to the baseline, by a percentile bootstrap over samples.
+) -> tuple[dict[str, dict[str, Interval]], dict[str, dict[str, Difference]]]:
+    """Every figure of every arm, and its difference to the baseline, by names: a percentile bootstrap over samples.
 
     A resample draws the same samples (rows of ``tables``) for all arms, each with all its repetitions: differences are
     paired, and repetitions do not count as independent. A share of exactly 0 or 1 is the same in every resample, so its
@@ -58,14 +58,15 @@ def intervals(
     whole = sums.sum(axis=0)
     observed, drawn = _shares(whole), _shares(_resample(sums, seed))  # [arms, figures], [resamples, arms, figures]
     base = list(tables).index(baseline)
-    shares: dict[str, list[Interval]] = {}
-    differences: dict[str, list[Difference]] = {}
+    shares: dict[str, dict[str, Interval]] = {}
+    differences: dict[str, dict[str, Difference]] = {}
     for number, arm in enumerate(tables):
         columns = zip(FIGURES, observed[number], drawn[:, number].T, whole[number, 1], strict=True)
-        shares[arm] = [_interval(*column) for column in columns]
+        shares[arm] = {column[0].name: _interval(*column) for column in columns}
         if number != base:
             change, drawn_change = observed[number] - observed[base], drawn[:, number] - drawn[:, base]
-            differences[arm] = [_difference(*column) for column in zip(FIGURES, change, drawn_change.T, strict=True)]
+            changes = zip(FIGURES, change, drawn_change.T, strict=True)
+            differences[arm] = {each[0].name: _difference(*each) for each in changes}
     return shares, differences
 
 

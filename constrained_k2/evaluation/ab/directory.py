@@ -10,9 +10,9 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 
 import msgspec
 
@@ -20,12 +20,12 @@ from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.ab.arms import Arm
 from constrained_k2.evaluation.ab.loaders import BadLine
 from constrained_k2.evaluation.answer import SUCCESS, Record
-from constrained_k2.evaluation.sample import Sample
+from constrained_k2.evaluation.sample import Sample, key_of
+from constrained_k2.explain.view import WantedToken
 from constrained_k2.formats import FORMATS
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 
-T = TypeVar("T")
 FILE = "run.sqlite"
 MAX_BAD_LINES = 50  # malformed lines whose errors are stored
 
@@ -59,6 +59,26 @@ class Sampling:
             body["temperature"] = self.temperature
         body["seed"] = (int(sample.key[:8], 16) + self.seed + repetition * 1_000_003) % (1 << 31)
         return body
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Two greedy answers to a sample: constrained and unconstrained."""
+
+    arm: str
+    key: str  # the sample's
+    constrained: Record
+    unconstrained: Record
+    overrides: tuple[WantedToken, ...] | None = None  # of the constrained answer
+    examined: int = 0  # of its tokens
+    constrained_logprobs: tuple[float, ...] = ()  # of its tokens, under the unconstrained model; empty if not known
+    error: str = ""  # why a part is missing
+    chances: tuple[float, ...] = ()  # of each call that was begun, as in :class:`TurnView`
+
+    @property
+    def is_whole(self) -> bool:
+        """True if both answers came and the overrides are known."""
+        return self.constrained.status == self.unconstrained.status == SUCCESS and self.overrides is not None
 
 
 @dataclass(slots=True)
@@ -125,14 +145,15 @@ class RunDirectory:
         rows = self.database.execute("select key, repetition, status from records where arm = ?", (arm,))
         return {(key, repetition) for key, repetition, status in rows if not but_failed or status == SUCCESS}
 
-    def add_change(self, arm: str, key: str, change: object) -> None:
+    def add_change(self, change: Change) -> None:
         """Store what the constraint changed in an arm's answer to a sample."""
-        self.database.execute("insert or replace into changes values (?, ?, ?)", (arm, key, _text(change)))
+        row = (change.arm, change.key, _text(change))
+        self.database.execute("insert or replace into changes values (?, ?, ?)", row)
 
-    def changes(self, kind: type[T]) -> Iterator[T]:
-        """The changes, in the order in which they came; ``kind`` is their class."""
+    def changes(self) -> Iterator[Change]:
+        """The changes, in the order in which they came."""
         for (text,) in self.database.execute("select change from changes order by rowid"):
-            yield msgspec.convert(json.loads(text), kind)
+            yield msgspec.convert(json.loads(text), Change)
 
     def add_counters(self, counters: Mapping[str, float]) -> None:
         """Store the growth of a server's counters during a part of the run."""
@@ -176,20 +197,25 @@ def lock(path: Path) -> TextIO:
 def begin(
     path: Path, source: str, samples: Iterable[Sample | BadLine], sampling: Sampling, wire_format: WireFormat = KIMI_K2
 ) -> RunDirectory:
-    """Begin a run, or resume the one in the directory; raises ``InvalidRequest`` if it holds another run."""
+    """Begin a run, or resume the one in the directory; raises ``InvalidRequest`` if it holds another run.
+
+    Repeated requests get distinct keys.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
         with lock(path):
             database = _connect(path)
-            count, bad, first = 0, 0, list[str]()
+            count, bad, first, seen = 0, 0, list[str](), Counter[str]()
             with _transaction(database):
                 for sample in samples:
                     if isinstance(sample, BadLine):
                         bad += 1
                         first += [str(sample)] * (len(first) < MAX_BAD_LINES)
                     else:
-                        row = (count, sample.key, json.dumps(sample.to_json()))
+                        key = key_of(sample.body, seen[sample.key]) if seen[sample.key] else sample.key
+                        row = (count, key, json.dumps(replace(sample, key=key).to_json()))
                         database.execute("insert into fresh values (?, ?, ?)", row)
+                        seen[sample.key] += 1
                         count += 1
             if not count:
                 example = f", such as {first[0]}" if first else ""
@@ -232,7 +258,6 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def _transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """One transaction for all statements of a block."""
     database.execute("begin immediate")
     try:
         yield

@@ -1,11 +1,8 @@
 """Figures of an arm: each is one weighted sum of counts divided by another."""
 
-import csv
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -60,23 +57,6 @@ FIGURES: tuple[Figure, ...] = (
     _share("truncated", "cut off by max_tokens", "truncated", "success", "lower"),
     Figure("failed", "requests without an answer", _FAILED, {"requests": 1}, "lower"),
 )
-
-
-class PublishedRow(NamedTuple):
-    """A row of K2 Vendor Verifier's published tables."""
-
-    model: str
-    provider: str
-    tool_call_f1: str  # "ToolCall-Trigger Similarity" as printed, in places a bound; "-" for the reference
-    finish_tool_calls: int  # count_finish_reason_tool_calls
-    successful: int  # count_successful_tool_call
-
-
-# The tables of the README of github.com/MoonshotAI/K2-Vendor-Verifier of 15 November 2025: 4,000 requests each,
-# temperature 0.6 (0905) and 1.0 (thinking). Other requests to other models than a run here: no comparison.
-with (Path(__file__).parent / "vendor_verifier.csv").open(encoding="utf-8") as _file:
-    _, *_ROWS = csv.reader(_file)
-PUBLISHED = tuple(msgspec.convert(row, PublishedRow, strict=False) for row in _ROWS)
 
 
 def weights(side: str) -> NDArray[np.int64]:

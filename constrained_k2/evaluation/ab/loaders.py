@@ -1,17 +1,15 @@
 """Loads samples in our format, K2 Vendor Verifier's, or the Berkeley leaderboard's (BFCL)."""
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from constrained_k2.errors import InvalidRequest
-from constrained_k2.evaluation.sample import Sample, checked, key_of, read_sample
+from constrained_k2.evaluation.sample import Sample, checked, read_sample
 
 T = TypeVar("T")
 # The leaderboard's names of types, mapped as it does for OpenAI's API (ShishirPatil/gorilla, type_mappings.py).
@@ -70,18 +68,6 @@ def read_samples(path: Path, official: Path | None = None) -> Iterator[Sample | 
             yield value if isinstance(value, BadLine) else _read(value, line, path.stem, truths, reasons)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"cannot be read: {error}", str(path)) from error
-
-
-def numbered_keys(samples: Iterable[Sample | BadLine]) -> Iterator[Sample | BadLine]:
-    """The same samples, with distinct keys for repeated requests."""
-    seen = Counter[str]()
-    for sample in samples:
-        if isinstance(sample, Sample):
-            seen[sample.key] += 1
-            occurrence = seen[sample.key] - 1
-            yield replace(sample, key=key_of(sample.body, occurrence)) if occurrence else sample
-        else:
-            yield sample
 
 
 def _read(value: Any, line: int, stem: str, truths: dict[str, Any], reasons: dict[int, str]) -> Sample | BadLine:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.ab import compare
 from constrained_k2.evaluation.ab.arms import Arm, read_arm
-from constrained_k2.evaluation.ab.changes import Change
 from constrained_k2.evaluation.ab.directory import RunDirectory
 from constrained_k2.evaluation.ab.effects import Effects, effects
 from constrained_k2.evaluation.ab.figures import FIGURES, CountTable, totals, value, verifier_summary
@@ -53,8 +52,8 @@ class Results:
     baseline: str  # the arm that the others are compared with
     categories: list[str]  # of the samples
     paired: NDArray[np.bool_]  # [samples]: all arms answered it in all repetitions; only these are compared
-    intervals: dict[str, list[compare.Interval]]  # arm -> per figure, over the paired samples
-    differences: dict[str, list[compare.Difference]]  # arm -> per figure, to the baseline
+    intervals: dict[str, dict[str, compare.Interval]]  # arm -> figure, over the paired samples
+    differences: dict[str, dict[str, compare.Difference]]  # arm -> figure, to the baseline
     pairings: dict[str, dict[str, compare.Pairing]]  # arm -> count -> McNemar's test against the baseline
     pass_hat: dict[str, dict[int, float]]  # arm -> k -> pass^k
     argmax_share: float | None  # share of masked tokens where the mask ruled out the most likely one
@@ -97,10 +96,9 @@ class Results:
         if missing := counts["due"] - counts["served"]:
             yield f"{name}: {missing} answers without right calls although a call was required"
         for other, differences in self.differences.items():
-            for figure, found in zip(FIGURES, differences, strict=True):
-                if found.difference is None:
-                    continue
-                title, points = figure.title.strip(), found.difference * 100
+            for figure in FIGURES:
+                found = differences[figure.name]
+                title, points = figure.title.strip(), (found.difference or 0.0) * 100
                 if name == other and found.is_worse:
                     yield f"{name}: {title} is worse than in {self.baseline} ({points:+.1f} points)"
                 if name == self.baseline and other not in self.constrained and found.is_better:
@@ -121,15 +119,15 @@ class Results:
     def _arm_to_json(self, name: str, result: ArmResult) -> dict[str, Any]:
         counts = totals(self.rows(name))
         figures = {}
-        for figure, interval in zip(FIGURES, self.intervals[name], strict=True):
-            if interval.value is not None:
+        for figure in FIGURES:
+            if (interval := self.intervals[name][figure.name]).value is not None:
                 top, bottom, _ = value(figure, counts)
                 figures[figure.name] = interval._asdict() | {"of": bottom, "count": top}
         shares = {each: totals(self.rows(name, each)) for each in dict.fromkeys(self.categories)}
         against: dict[str, Any] | None = None
         if name != self.baseline:
-            found = {row.name: each._asdict() for row, each in zip(FIGURES, self.differences[name], strict=True)}
-            against = {"figures": {figure: each for figure, each in found.items() if each["difference"] is not None}}
+            known = ((figure, each) for figure, each in self.differences[name].items() if each.difference is not None)
+            against = {"figures": {figure: each._asdict() for figure, each in known}}
             against["mcnemar"] = {column: test._asdict() for column, test in self.pairings[name].items()}
         return {
             "figures": figures,
@@ -180,9 +178,10 @@ def score(directory: RunDirectory, *, baseline: str | None = None) -> Results:
 
 
 def _effects(directory: RunDirectory) -> list[Effects]:
-    keys = {change.key for change in directory.changes(Change)}
+    changes = list(directory.changes())
+    keys = {change.key for change in changes}
     samples = {sample.key: sample for sample in directory.read_samples() if sample.key in keys} if keys else {}
-    return effects(directory.changes(Change), samples, directory.wire_format)
+    return effects(changes, samples, directory.wire_format)
 
 
 def _score_arm(directory: RunDirectory, name: str, rows: Mapping[str, int]) -> ArmResult:

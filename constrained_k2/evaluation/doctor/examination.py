@@ -57,18 +57,14 @@ _SECONDS = 900  # for one check
 
 
 async def examine(target: Target, *, quick: bool = False, only: Collection[str] = ()) -> AsyncIterator[Result]:
-    """Run all checks of the server's format, the short ones (``quick``) or those named (``only``).
+    """Run the checks of the server's format, or of Kimi K2's if it is not known: all, short ones or those of a name.
 
     They run one by one: load changes answers.
     """
-    for check in checks_of(target):
-        if not (quick and check.is_long) and (not only or check.name in only):
+    for check in CHECKS:
+        is_due = check.tags in {None, target.uses_tags} and not (quick and check.is_long)
+        if is_due and (not only or check.name in only):
             yield Result(check.name, check.title, await _run(check, target))
-
-
-def checks_of(target: Target) -> list[_Check]:
-    """The checks of the server's format; those of Kimi K2 if it is not known."""
-    return [check for check in CHECKS if check.tags in {None, target.uses_tags}]
 
 
 async def _run(check: _Check, target: Target) -> Finding:

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -41,7 +42,8 @@ _OUR_WORDS = ("vllm_xargs.constrained_k2", "does not constrain them")  # of thos
 _TOKENIZED = frozenset({"messages", "tools", "chat_template_kwargs"})  # fields of a chat that /tokenize takes
 
 
-class _FrontEnd(msgspec.Struct):
+class _Version(msgspec.Struct):
+    version: str = ""
     rust_frontend_version: str = ""
 
 
@@ -58,7 +60,6 @@ class Target:
     parser: bool = False  # our tool parser admits chat requests
     constrains: bool | None = None  # a route of ours is on; None if that cannot be observed
     rust: str = ""  # the version of vLLM's Rust front end; empty for any other
-    _first: int = 0  # the lowest special id
     _texts: dict[tuple[int, ...], str] = field(default_factory=dict, repr=False)
 
     @property
@@ -165,15 +166,16 @@ class Target:
         None if the answer has no arguments: the masks of this package lead to them in a few tokens.
         """
         # Strict, so that any server that constrains at all leads the model into the string.
+        wire = self.wire
         query = _FIXED if self.uses_tags else {"type": "string"}
         search = tool("search", "Search the web.", closed(query=query), strict=True)
         body = self.brief | {"messages": [user("Search.")], "tools": [search], "tool_choice": named("search")}
         if self.uses_tags:
-            push = {self.wire.call_end: PUSH, self.marker(kimi_k2.BOS): PUSH / 2}  # the marker leads to the string
+            push = {wire.call_end: PUSH, self.markers[kimi_k2.BOS]: PUSH / 2}  # the marker leads to the string
             pieces = await self.pushed(body, push, TAG_TOKENS)
             has_argument = any(piece.text.startswith(f"{kimi_k3.ARGUMENT} ") for piece in pieces if not piece.special)
             return pieces.count((kimi_k2.BOS, True)) if has_argument else None
-        pieces = await self.pushed(body, {self.marker(kimi_k2.MIDDLE): PUSH}, _MARKER_TOKENS)
+        pieces = await self.pushed(body, {self.markers[kimi_k2.MIDDLE]: PUSH}, _MARKER_TOKENS)
         return pieces.count((kimi_k2.MIDDLE, True)) if (kimi_k2.ARGUMENT_BEGIN, True) in pieces else None
 
     async def prompt_ids(self, body: dict[str, Any]) -> tuple[int, ...]:
@@ -213,19 +215,17 @@ class Target:
         found = {run[0]: names.get(run[0], kimi_k2.reserved_text(run[0])) for run in runs if self.is_special(run[0])}
         return [Piece(found[run[0]], True) if run[0] in found else Piece(self._texts[run]) for run in runs]  # noqa: FBT003
 
+    @cached_property
+    def _first(self) -> int:
+        return self.markers[self.special_texts[0]]
+
     def is_special(self, token_id: int) -> bool:
         """True if an id is one of the 256 after the ordinary ones; raises as :attr:`wire` does."""
-        self._require_format()
         return self._first <= token_id < self._first + kimi_k2.SPECIAL_COUNT
 
-    def marker(self, text: str) -> int:
-        """The id of a special token; raises as :attr:`wire` does."""
-        self._require_format()
-        return self.markers[text]
-
-    def _require_format(self) -> None:
-        if self.format is None:
-            raise NotServed(self.lacking)
+    async def version(self) -> _Version:
+        """The versions of vLLM and of its front end in Rust; raises as :meth:`Client.request` does."""
+        return validated(await self.client.request("/version"), _Version, "/version")
 
     async def probe(self) -> None:
         """Fill in the special tokens, the front end, and whether this package is on.
@@ -238,14 +238,12 @@ class Target:
             found = dict(zip(SPECIAL_TEXTS, await asyncio.gather(*map(self._tokenize, bodies)), strict=True))
             self.markers = {text: ids[0] for text, ids in found.items() if len(ids) == 1}
             self.format = format_of(self.markers)
-            self._first = self.markers[self.special_texts[0]]
         except NoAnswer:
             self.markers = {}
         except FormatMismatch as error:
             self.lacking = f"by /tokenize {error.problem}"
         with suppress(NoAnswer):
-            said = validated(await self.client.request("/version"), _FrontEnd, "/version").rust_frontend_version
-            self.rust = printable(said, 60)
+            self.rust = printable((await self.version()).rust_frontend_version, 60)
         if self.rust:
             with suppress(NoAnswer):
                 self.constrains = await self.special_tokens_in_a_string() == 0

@@ -1,8 +1,9 @@
 """Run the scripts of one module against a server: ``python -m tests.clients.scripts MODULE URL [NAME ...]``.
 
-Every public function of the module is a script, which raises on a failure. Its parameter is ``url``, the server's address
-without ``/v1``, or a name in the module's ``EACH``: then the script runs with every value that the function there makes of
-the address. One JSON line a script goes to stdout: its name, and its problem or null.
+Every public function of the module is a script, which raises on a failure, and every one of ``calls`` if the module imports
+it, but those in its ``WITHOUT``. A script's parameter is ``url``, the server's address without ``/v1``, or a name in the module's
+``EACH``: then it runs with every value that the function there makes of the address. One JSON line a script goes to stdout:
+its name, and its problem or null.
 """
 
 import asyncio
@@ -21,10 +22,13 @@ _SECONDS = 90  # for one script
 
 def scripts(module: ModuleType) -> dict[str, Callable[[Any], Any]]:
     """The module's scripts by name."""
+    shared, without = getattr(module, "calls", None), getattr(module, "WITHOUT", ())
     return {
         name: found
-        for name, found in vars(module).items()
-        if inspect.isfunction(found) and found.__module__ == module.__name__ and not name.startswith("_")
+        for each in filter(None, (shared, module))
+        for name, found in vars(each).items()
+        if inspect.isfunction(found) and found.__module__ == each.__name__ and not name.startswith("_")
+        if each is module or name not in without
     }
 
 

@@ -1,7 +1,7 @@
 """LangChain's chat models: OpenAI on chat completions and on the Responses API, and Anthropic."""
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 from langchain.agents import create_agent
 from langchain_anthropic import ChatAnthropic
@@ -9,28 +9,14 @@ from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 
-from tests.clients.scripts.common import KEY, MODEL, TIMEOUT, TRIES, Weather
+from tests.clients.scripts.common import KEY, MODEL, TIMEOUT, TRIES, Weather, find, get_weather
 
 _QUESTION = "How warm is it in Oslo?"
 _RECURSION: Any = {"recursion_limit": 80}
 _SHARED: Any = {"model": MODEL, "api_key": KEY, "max_retries": 0, "timeout": TIMEOUT, "max_tokens": 600}
 
 
-@tool("get_weather")
-def _get_weather(city: str, units: Literal["celsius", "fahrenheit"]) -> str:
-    """Return the weather of a city."""
-    assert units in {"celsius", "fahrenheit"}
-    return f"{city[:20]}: 7"
-
-
-@tool("find")
-def _find(place: str, limit: int = 3) -> str:
-    """Find what lies near a place."""
-    assert isinstance(limit, int)
-    return "nothing"
-
-
-_TOOLS = [_get_weather, _find]
+_TOOLS = [tool(get_weather), tool(find)]
 
 
 def _openai_models(url: str) -> Iterator[Any]:
@@ -50,43 +36,28 @@ def _check(message: Any) -> list[str]:
     """Check that calls have the arguments' types and return the tools' names."""
     assert not message.invalid_tool_calls, message.invalid_tool_calls
     for call in message.tool_calls:
-        {"get_weather": _get_weather, "find": _find}[call["name"]].invoke(call["args"])
+        {each.name: each for each in _TOOLS}[call["name"]].invoke(call["args"])
     return [call["name"] for call in message.tool_calls]
 
 
-def invoke(model: Any) -> None:
+def plain_answer(model: Any) -> None:
     question = [SystemMessage("Be brief."), HumanMessage(_QUESTION)]
     assert any(model.invoke(question).text for _ in range(TRIES))
-
-
-def stream(model: Any) -> None:
     assert any(chunk.text for _ in range(TRIES) for chunk in model.stream(_QUESTION))
 
 
-def tools_auto(model: Any) -> None:
+def tool_choices(model: Any) -> None:
     for _ in range(3):
         _check(model.bind_tools(_TOOLS).invoke(_QUESTION))
-
-
-def tools_required(model: Any) -> None:
     assert _check(model.bind_tools(_TOOLS, tool_choice="any").invoke(_QUESTION))
-
-
-def tools_named(model: Any) -> None:
     assert set(_check(model.bind_tools(_TOOLS, tool_choice="find").invoke(_QUESTION))) == {"find"}
-
-
-def tools_none(openai_model: Any) -> None:
-    assert not _check(openai_model.bind_tools(_TOOLS, tool_choice="none").invoke(_QUESTION))
-
-
-def tools_strict(openai_model: Any) -> None:
-    for strict in (True, False):
-        assert _check(openai_model.bind_tools([_get_weather], tool_choice="any", strict=strict).invoke(_QUESTION))
-
-
-def one_call_at_a_time(model: Any) -> None:
     assert len(_check(model.bind_tools(_TOOLS, tool_choice="any", parallel_tool_calls=False).invoke(_QUESTION))) == 1
+
+
+def openais_tool_choices(openai_model: Any) -> None:
+    assert not _check(openai_model.bind_tools(_TOOLS, tool_choice="none").invoke(_QUESTION))
+    for strict in (True, False):
+        assert _check(openai_model.bind_tools(_TOOLS[:1], tool_choice="any", strict=strict).invoke(_QUESTION))
 
 
 def streamed_calls(model: Any) -> None:
@@ -107,12 +78,11 @@ def several_turns(model: Any) -> None:
     assert model.bind_tools(_TOOLS).invoke(messages) is not None
 
 
-def structured_output_by_function_calling(model: Any) -> None:
-    assert isinstance(model.with_structured_output(Weather, method="function_calling").invoke(_QUESTION), Weather)
-
-
-def structured_output_by_json_schema(model: Any) -> None:
-    assert isinstance(model.with_structured_output(Weather, method="json_schema").invoke(_QUESTION), Weather)
+def structured_output(model: Any) -> None:
+    for method in ("function_calling", "json_schema"):
+        assert isinstance(model.with_structured_output(Weather, method=method).invoke(_QUESTION), Weather)
+    found = model.with_structured_output(Weather, include_raw=True).invoke(_QUESTION)
+    assert isinstance(found["parsed"], Weather), found
 
 
 def structured_output_by_json_mode(openai_model: Any) -> None:
@@ -121,14 +91,9 @@ def structured_output_by_json_mode(openai_model: Any) -> None:
     assert isinstance(found, dict)
 
 
-def structured_output_with_the_raw_message(model: Any) -> None:
-    found = model.with_structured_output(Weather, include_raw=True).invoke(_QUESTION)
-    assert isinstance(found["parsed"], Weather), found
-
-
 def structured_output_beside_tools(openai_model: Any) -> None:
     """OpenAI's form of an agent with an answer type: each answer is a call, or an instance."""
-    beside: Any = {"method": "json_schema", "tools": [_get_weather], "strict": True, "include_raw": True}
+    beside: Any = {"method": "json_schema", "tools": _TOOLS[:1], "strict": True, "include_raw": True}
     bound = openai_model.with_structured_output(Weather, **beside)
     for _ in range(4):
         found = bound.invoke(_QUESTION)
@@ -160,9 +125,3 @@ def agent_with_an_answer_type(model: Any) -> None:
     agent: Any = create_agent(model, _TOOLS, response_format=Weather)
     answers = (agent.invoke({"messages": [HumanMessage(_QUESTION)]}, _RECURSION) for _ in range(8))
     assert any(isinstance(found["structured_response"], Weather) for found in answers)
-
-
-def thinking(url: str) -> None:
-    budget = {"max_tokens": 2048, "thinking": {"type": "enabled", "budget_tokens": 1024}}
-    model: Any = ChatAnthropic(**_SHARED | budget, base_url=url)
-    _check(model.bind_tools(_TOOLS).invoke(_QUESTION))

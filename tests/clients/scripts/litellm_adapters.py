@@ -1,11 +1,15 @@
-"""LiteLLM: completion, responses and the messages adapter, over its providers for OpenAI's form and for vLLM."""
+"""LiteLLM: completion, responses and the messages adapter, over its providers for OpenAI's form, for vLLM and for Anthropic's."""
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # read on import, which downloads prices without it
+import jsonschema
 import litellm
 
+from tests.clients.scripts import calls  # noqa: F401 - scripts of this module too
+from tests.clients.scripts.apis import Api
 from tests.clients.scripts.common import (
     CHAT_TOOLS,
     KEY,
@@ -13,15 +17,16 @@ from tests.clients.scripts.common import (
     MODEL,
     QUESTION,
     RESPONSES_TOOLS,
+    SCHEMAS,
     TIMEOUT,
-    TRIES,
     Weather,
-    check_call,
+    check_calls,
 )
-from tests.clients.scripts.openai_client import check
 
 litellm.suppress_debug_info = True
-_CALL: Any = {"tools": CHAT_TOOLS, "tool_choice": "required"}
+WITHOUT = {
+    "a_bad_schema_is_a_bad_request", "allowed_tools", "cancelled_stream_and_eight_at_once", "foreign_ids_in_the_history", "stream_helper", "strict_or_not", "usual_extras",
+}  # fmt: skip
 _RESPONSE: Any = {"input": "Weather?", "tools": RESPONSES_TOOLS, "tool_choice": "required", "max_output_tokens": 500}
 _MESSAGE: Any = {"messages": QUESTION, "tools": MESSAGES_TOOLS, "tool_choice": {"type": "any"}, "max_tokens": 500}
 
@@ -32,63 +37,32 @@ def _endpoints(url: str) -> list[dict[str, str]]:
     return [{"model": model, "api_base": f"{url}/v1", "api_key": KEY} for model in models]
 
 
-EACH: Any = {"endpoint": _endpoints, "openai_endpoint": lambda url: _endpoints(url)[:1]}
+def _parsed(found: Any) -> Weather | None:
+    content = found.choices[0].message.content
+    return Weather.model_validate_json(content) if content else None
 
 
-def _create(endpoint: dict[str, str], **fields: Any) -> Any:
-    body: dict[str, Any] = {"messages": QUESTION, "max_tokens": 500, "num_retries": 0, "timeout": TIMEOUT}
-    return litellm.completion(**endpoint, **body | fields)
+def _apis(url: str) -> list[Api]:
+    functions = SimpleNamespace(create=litellm.completion, parse=litellm.completion)
+    more: dict[str, Any] = {"num_retries": 0, "timeout": TIMEOUT}
+    return [Api("chat", functions, ("response_format", _parsed), more=endpoint | more) for endpoint in _endpoints(url)]
 
 
-def completion(endpoint: Any) -> None:
-    assert any(_create(endpoint).choices[0].message.content for _ in range(TRIES))
+EACH: Any = {"api": _apis, "endpoint": _endpoints, "openai_endpoint": lambda url: _endpoints(url)[:1]}
 
 
-def stream(endpoint: Any) -> None:
-    fields = {"stream": True, "stream_options": {"include_usage": True}}
-    chunks = [chunk for _ in range(TRIES) for chunk in _create(endpoint, **fields)]
-    assert any(chunk.choices[0].delta.content for chunk in chunks if chunk.choices)
+async def asynchronous(api: Api) -> None:
+    assert api.check(api.read(await litellm.acompletion(**api.body(choice="required"))))
 
 
-def tools(endpoint: Any) -> None:
-    for choice in ("auto", "required", "none", {"type": "function", "function": {"name": "get_time"}}):
-        names = check(_create(endpoint, tools=CHAT_TOOLS, tool_choice=choice).choices[0].message)
-        assert names or choice in {"auto", "none"} if isinstance(choice, str) else set(names) == {"get_time"}
+def joined_stream(api: Api) -> None:
+    chunks = [*litellm.completion(**api.body(choice="required"), stream=True, stream_options={"include_usage": True})]
+    assert api.check(api.read(litellm.stream_chunk_builder(chunks, messages=QUESTION)))
 
 
-def streamed_tools(endpoint: Any) -> None:
-    built: Any = litellm.stream_chunk_builder(list(_create(endpoint, **_CALL, stream=True)), messages=QUESTION)
-    assert check(built.choices[0].message)
-
-
-def one_call_at_a_time(endpoint: Any) -> None:
-    assert len(check(_create(endpoint, **_CALL, parallel_tool_calls=False).choices[0].message)) == 1
-
-
-def several_turns(endpoint: Any) -> None:
-    message = _create(endpoint, **_CALL).choices[0].message
-    assert check(message)
-    result = {"role": "tool", "content": "7"}
-    calls = message.tool_calls
-    results = [result | {"tool_call_id": call.id, "name": call.function.name} for call in calls]
-    messages = [*QUESTION, message.model_dump(), *results]
-    answer = _create(endpoint, messages=messages, tools=CHAT_TOOLS, tool_choice="none")
-    assert answer.choices[0].message.content
-
-
-def response_format(endpoint: Any) -> None:
-    Weather.model_validate_json(_create(endpoint, response_format=Weather).choices[0].message.content)
-
-
-def response_format_beside_tools(endpoint: Any) -> None:
-    for _ in range(3):
-        message = _create(endpoint, response_format=Weather, tools=CHAT_TOOLS).choices[0].message
-        assert check(message) or Weather.model_validate_json(message.content)
-
-
-async def asynchronous(endpoint: Any) -> None:
-    answer: Any = await litellm.acompletion(**endpoint, messages=QUESTION, max_tokens=500, **_CALL)
-    assert check(answer.choices[0].message)
+def extra_body(api: Api) -> None:
+    extra = {"vllm_xargs": {"constrained_k2_finish_reserve": 60}}
+    assert api.check(api.ask(choice="required", native={"extra_body": extra}))
 
 
 def text_completion(openai_endpoint: Any) -> None:
@@ -99,10 +73,8 @@ def text_completion(openai_endpoint: Any) -> None:
 
 def responses(endpoint: Any) -> None:
     answer: Any = litellm.responses(**endpoint, **_RESPONSE)
-    calls = [item for item in answer.output if item.type == "function_call"]
-    assert calls
-    for call in calls:
-        check_call(call.name, call.arguments)
+    found = [item for item in answer.output if item.type == "function_call"]
+    assert check_calls([(item.call_id, item.name, item.arguments) for item in found])
 
 
 def responses_streamed(openai_endpoint: Any) -> None:
@@ -113,10 +85,12 @@ def responses_streamed(openai_endpoint: Any) -> None:
 async def messages_adapter(endpoint: Any) -> None:
     """A proxy for Claude Code does this: messages in, chat completions to the server."""
     answer: Any = await litellm.anthropic.messages.acreate(**endpoint, **_MESSAGE)
-    calls = [block for block in answer["content"] if block["type"] == "tool_use"]
-    assert calls
-    for call in calls:
-        check_call(call["name"], call["input"])
+    found = [block for block in answer["content"] if block["type"] == "tool_use"]
+    ids = [block["id"].replace(".", "_").replace(":", "_") for block in found]  # LiteLLM respells some
+    assert ids == [f"functions_{block['name']}_{at}" for at, block in enumerate(found)]
+    for block in found:
+        jsonschema.validate(block["input"], SCHEMAS[block["name"]])
+    assert found
 
 
 async def messages_adapter_streamed(openai_endpoint: Any) -> None:
@@ -127,10 +101,7 @@ async def messages_adapter_streamed(openai_endpoint: Any) -> None:
 
 def anthropic_provider(url: str) -> None:
     endpoint = {"model": f"anthropic/{MODEL}", "api_base": url, "api_key": KEY}
-    answer: Any = litellm.completion(**endpoint, messages=QUESTION, max_tokens=500, **_CALL)
-    assert check(answer.choices[0].message)
-
-
-def extra_body(endpoint: Any) -> None:
-    extra = {"vllm_xargs": {"constrained_k2_finish_reserve": 60}}
-    assert check(_create(endpoint, **_CALL, extra_body=extra).choices[0].message)
+    fields: Any = {"messages": QUESTION, "tools": CHAT_TOOLS, "tool_choice": "required", "max_tokens": 500}
+    (choice,) = litellm.completion(**endpoint, **fields).choices
+    found = choice.message.tool_calls
+    assert check_calls([(call.id, call.function.name, call.function.arguments) for call in found])

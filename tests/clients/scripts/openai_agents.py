@@ -1,13 +1,13 @@
 """The OpenAI Agents SDK, each script on chat completions and on the Responses API."""
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import agents
 from pydantic import BaseModel
 
-from tests.clients.scripts.common import MODEL, Weather
-from tests.clients.scripts.openai_client import async_client
+from tests.clients.scripts.apis import async_client
+from tests.clients.scripts.common import MODEL, Weather, get_weather
 
 _TURNS = 40  # the untrained model calls a tool in two of three turns
 _QUESTION = "How warm is it in Oslo?"
@@ -18,11 +18,7 @@ class _Place(BaseModel):
     country: str | None = None
 
 
-@agents.function_tool
-def _get_weather(city: str, units: Literal["celsius", "fahrenheit"]) -> str:
-    """Return the weather of a city."""
-    assert units in {"celsius", "fahrenheit"}
-    return f"{city[:20]}: 7"
+_get_weather = agents.function_tool(get_weather)
 
 
 @agents.function_tool(strict_mode=False)
@@ -64,13 +60,9 @@ async def plain_and_tools(model: Any) -> None:
         assert isinstance((await _run(model, tools=tools)).final_output, str)
 
 
-async def required_tools(model: Any) -> None:
-    assert _calls(await _run(model, tools=_TOOLS, settings={"tool_choice": "required"}))
-
-
-async def named_tool(model: Any) -> None:
-    result = await _run(model, tools=[_get_weather], settings={"tool_choice": "_get_weather"})
-    assert _calls(result)
+async def required_and_named_tools(model: Any) -> None:
+    for choice in ("required", "get_weather"):
+        assert _calls(await _run(model, tools=[_get_weather], settings={"tool_choice": choice}))
 
 
 async def one_call_at_a_time(model: Any) -> None:
@@ -87,6 +79,8 @@ async def stop_on_first_tool(model: Any) -> None:
 
 async def output_type(model: Any) -> None:
     assert isinstance((await _run(model, output_type=Weather)).final_output, Weather)
+    loose = agents.AgentOutputSchema(_Place, strict_json_schema=False)
+    assert isinstance((await _run(model, output_type=loose, tools=_TOOLS)).final_output, _Place)
 
 
 async def output_type_beside_tools(url: str) -> None:
@@ -95,36 +89,23 @@ async def output_type_beside_tools(url: str) -> None:
     assert any(map(_calls, results))
 
 
-async def loose_output_type_beside_tools(model: Any) -> None:
-    schema = agents.AgentOutputSchema(_Place, strict_json_schema=False)
-    assert isinstance((await _run(model, output_type=schema, tools=_TOOLS)).final_output, _Place)
-
-
 async def streamed(model: Any) -> None:
     for output in (str, Weather):
         agent = _agent(model, tools=_TOOLS, output_type=None if output is str else output)
         result = agents.Runner.run_streamed(agent, _QUESTION, max_turns=_TURNS)
         assert "raw_response_event" in {event.type async for event in result.stream_events()}
         assert isinstance(result.final_output, output)
-
-
-async def cancelled_stream(model: Any) -> None:
-    agent = _agent(model, tools=_TOOLS)
     result = agents.Runner.run_streamed(agent, _QUESTION, max_turns=_TURNS)
     async for _ in result.stream_events():
         result.cancel()
     assert isinstance((await _run(model, tools=_TOOLS)).final_output, str)
 
 
-async def handoffs(model: Any) -> None:
+async def handoffs_and_agents_as_tools(model: Any) -> None:
     other = _agent(model, name="other", settings={"max_tokens": 200})
     result = await _run(model, handoffs=[other], settings={"tool_choice": "required"})
     assert isinstance(result.final_output, str)
     assert result.last_agent.name == "other"
-
-
-async def agent_as_tool(model: Any) -> None:
-    other = _agent(model, name="other", settings={"max_tokens": 200})
     tool = other.as_tool(tool_name="ask_other", tool_description="Ask.")
     assert _calls(await _run(model, tools=[tool], settings={"tool_choice": "required"}))
 

@@ -15,11 +15,10 @@ from rich.text import Text
 
 from constrained_k2.evaluation.ab.figures import FIGURES
 from constrained_k2.evaluation.ab.report import plots
-from constrained_k2.evaluation.ab.report.changes import CALIBRATION, telling_lines, title_of
 from constrained_k2.evaluation.ab.report.examples import as_html, as_markdown, contrast, examples, shown
-from constrained_k2.evaluation.ab.report.tables import all_tables, figure_table
+from constrained_k2.evaluation.ab.report.tables import all_tables, figure_table, telling_lines
 from constrained_k2.evaluation.ab.results import Results
-from constrained_k2.explain.templates import templates_of
+from constrained_k2.explain.page import templates_of
 
 _WIDTH = 120  # characters, if standard output is not a terminal
 _TILES = {"schema_accuracy", "tool_call_f1", "valid", "right", "argument_match", "optional_recall"}
@@ -71,7 +70,6 @@ def to_html(results: Results) -> str:
     """
     tables = list(all_tables(results))
     drawn = {table.title: _PLOTS[table.title](results) for table in tables if table.title in _PLOTS}
-    drawn |= {title_of(CALIBRATION, each, results): plots.calibration(each) for each in results.effects if each.answers}
     return _render(
         "page.html.j2",
         as_html,

@@ -10,9 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, StrMethodFormatter
 
-from constrained_k2.evaluation.ab.effects import Effects
 from constrained_k2.evaluation.ab.figures import FIGURES
-from constrained_k2.evaluation.ab.report.changes import bin_title
 from constrained_k2.evaluation.ab.results import Results
 from constrained_k2.evaluation.judge import KINDS
 
@@ -43,13 +41,13 @@ _WIDTH, _LABELS = 1040, 280  # px
 def accuracy(results: Results) -> Markup:
     """Every figure of every arm: a mark and its interval."""
     arms, intervals = list(results.arms), results.intervals
-    shown = [number for number in range(len(FIGURES)) if any(intervals[arm][number].value is not None for arm in arms)]
-    axes = _rows([FIGURES[number].title.strip() for number in shown], 10 + 6 * len(arms))
+    shown = [each for each in FIGURES if any(intervals[arm][each.name].value is not None for arm in arms)]
+    axes = _rows([figure.title.strip() for figure in shown], 10 + 6 * len(arms))
     axes.set_xlim(0, 1)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
-    for row, number in enumerate(shown):
+    for row, figure in enumerate(shown):
         for place, arm in enumerate(arms):
-            found = intervals[arm][number]
+            found = intervals[arm][figure.name]
             if found.value is not None:
                 ys = [row + (place - (len(arms) - 1) / 2) * 0.65 / len(arms)] * 3
                 axes.plot([found.low, found.value, found.high], ys, markevery=[1], **_look(place))
@@ -68,18 +66,6 @@ def failures(results: Results) -> Markup:
         bars = axes.barh(ys, [result.kinds.get(kind, 0) for kind in kinds], 0.7 / len(arms), color=color, clip_on=False)
         axes.bar_label(bars, padding=4, color=_DIM)
     return _image(axes, "Answers per kind of failure; the table below has the numbers")
-
-
-def calibration(effects: Effects) -> Markup:
-    """Share of wrong answers by the most probability that was forbidden at one token: a mark and its interval."""
-    bins = [each for each in effects.calibration.bins if each.answers]
-    axes = _rows([f"{bin_title(each.low, each.high)} ({each.answers:,})" for each in bins], 26)
-    axes.set_xlim(0, 1)
-    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0% wrong", "25%", "50%", "75%", "100%"])
-    for row, each in enumerate(bins):
-        share, (low, high) = each.wrong / each.answers, each.interval
-        axes.plot([low, share, high], [row] * 3, markevery=[1], **_look(1))
-    return _image(axes, "Share of wrong answers by forbidden probability; the table below has the numbers")
 
 
 def latencies(results: Results) -> Markup:

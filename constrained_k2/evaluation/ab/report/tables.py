@@ -1,12 +1,35 @@
-"""A run's figures as tables of plain text, for every kind of report."""
+"""A run's figures, and what the constraint changed, as tables of plain text for every kind of report."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
-from constrained_k2.evaluation.ab.figures import FIGURES, PUBLISHED, Figure, totals, value
-from constrained_k2.evaluation.ab.report.changes import change_tables
-from constrained_k2.evaluation.ab.report.table import Row, Table, percent
+from constrained_k2.evaluation.ab.effects import Curve, Effects, Outcome, SiteStats
+from constrained_k2.evaluation.ab.figures import FIGURES, Figure, totals, value
 from constrained_k2.evaluation.ab.results import Results
 from constrained_k2.evaluation.judge import KINDS
+from constrained_k2.explain.keywords import advice
+from constrained_k2.explain.view import MAX_SHOWN, printable
+
+Row = tuple[str, ...]  # a title and its cells
+
+_CHANGES, _THRESHOLDS = "What the constraint changed", "Which calls a threshold declines"  # titles
+_MAX_PLACES = 15
+
+
+class Table(NamedTuple):
+    """A table of a report; its text is not escaped."""
+
+    title: str
+    columns: Row  # titles of all columns but the first, which holds the rows' titles
+    rows: tuple[Row, ...]
+    note: str = ""  # how to read it
+    holds_text: bool = False  # True if its cells are words, which may wrap, rather than figures
+
+
+def percent(share: float | None) -> str:
+    """A share (0 to 1) as a percentage; a dash for None and NaN."""
+    return "–" if share is None or math.isnan(share) else f"{share:.1%}"
 
 
 def all_tables(results: Results) -> Iterator[Table]:
@@ -18,19 +41,18 @@ def all_tables(results: Results) -> Iterator[Table]:
         yield _pass_hat(results)
     if any(result.kinds for result in results.arms.values()):
         yield _failures(results)
-    yield from change_tables(results)
+    yield from _change_tables(results)
     yield _latency(results)
     if len(set(results.categories)) > 1:
         yield _categories(results)
-    yield _published(results)
 
 
 def figure_table(results: Results, *, is_short: bool = False) -> Table:
     """Every figure of every arm, with its interval and (unless ``is_short``) its denominator."""
     counts = {arm: totals(results.rows(arm)) for arm in results.arms}
 
-    def cell(arm: str, number: int, figure: Figure) -> str:
-        interval = results.intervals[arm][number]
+    def cell(arm: str, figure: Figure) -> str:
+        interval = results.intervals[arm][figure.name]
         if interval.value is None:
             return "–"
         of = "" if is_short else f" of {value(figure, counts[arm])[1]:,}"
@@ -50,14 +72,14 @@ def figure_table(results: Results, *, is_short: bool = False) -> Table:
     return Table("Figures", tuple(results.arms), _figure_rows(results.arms, cell), note)
 
 
-def _figure_rows(arms: Iterable[str], cell: Callable[[str, int, Figure], str]) -> tuple[Row, ...]:
-    rows = ((figure.title, *(cell(arm, number, figure) for arm in arms)) for number, figure in enumerate(FIGURES))
+def _figure_rows(arms: Iterable[str], cell: Callable[[str, Figure], str]) -> tuple[Row, ...]:
+    rows = ((figure.title, *(cell(arm, figure) for arm in arms)) for figure in FIGURES)
     return tuple(row for row in rows if set(row[1:]) != {"–"})
 
 
 def _differences(results: Results) -> Table:
-    def cell(arm: str, number: int, figure: Figure) -> str:
-        found = results.differences[arm][number]
+    def cell(arm: str, figure: Figure) -> str:
+        found = results.differences[arm][figure.name]
         if found.difference is None:
             return "–"
         change, low, high = found.difference * 100, found.low * 100, found.high * 100
@@ -118,20 +140,88 @@ def _categories(results: Results) -> Table:
     return Table("By category", tuple(results.arms), rows, "Answers with nothing wrong / right in form.")
 
 
-def _published(results: Results) -> Table:
-    figures = {figure.name: figure for figure in FIGURES}
-    rows: list[Row] = []
-    for arm, result in results.arms.items():
-        counts = totals(result.table)
-        successful, finished, accuracy = value(figures["schema_accuracy"], counts)
-        f1 = percent(value(figures["tool_call_f1"], counts)[2])
-        rows.append((f"{arm} (this run)", f1, f"{finished:,}", f"{successful:,}", percent(accuracy)))
-    for row in PUBLISHED:
-        counted = (f"{row.finish_tool_calls:,}", f"{row.successful:,}", f"{row.successful / row.finish_tool_calls:.2%}")
-        rows.append((f"{row.model}, {row.provider}", row.tool_call_f1, *counted))
-    columns = ("tool_call_f1", "count_finish_reason_tool_calls", "count_successful_tool_call", "schema_accuracy")
-    note = (
-        "K2 Vendor Verifier's tables of 15 November 2025: other requests, to the real models. They show the range of "
-        "providers; they are not comparable with this run."
+def _change_tables(results: Results) -> Iterator[Table]:
+    """The changes by the constraint in each arm that was asked again."""
+    for effects in results.effects:
+        tables = [_places(effects)]
+        if effects.curve is not None:
+            tables.append(_thresholds(effects.curve))
+        for table in tables:
+            yield table if len(results.effects) == 1 else table._replace(title=f"{table.title}: {effects.arm}")
+
+
+def _places(effects: Effects) -> Table:
+    rows = tuple(
+        (
+            _where(place),
+            ", ".join(place.keywords),
+            _change(place),
+            f"{place.answers:,}",
+            f"{place.right:,}",
+            f"{place.repaired:,}",
+            f"{place.harmed:,}",
+            advice(place.keywords),
+        )
+        for place in effects.places[:_MAX_PLACES]
     )
-    return Table("As K2 Vendor Verifier counts", columns, tuple(rows), note, is_long=True)
+    note = (
+        f"{effects.arm}, asked again at temperature 0: {effects.answers:,} answers, {effects.examined:,} tokens "
+        f"examined, of these {effects.overrides:,} overridden. A row is a place and the keyword that forbids the "
+        "likeliest token there; its change is the most frequent one, of whole values where both answers hold them, "
+        "with its count. Right: overridden answers with nothing wrong; repaired: of these, the ones that are wrong "
+        "without the constraint; harmed: wrong ones that are right without it."
+    )
+    if len(effects.places) > _MAX_PLACES:
+        note += f" {len(effects.places) - _MAX_PLACES:,} further places are in scores.json."
+    if effects.left_out:
+        note += f" {effects.left_out:,} samples are left out, the first one because: {effects.error[:200]}"
+    columns = ("forbidden by", "wanted → written", "answers", "right", "repaired", "harmed", "what to do")
+    return Table(_CHANGES, columns, rows, note, holds_text=True)
+
+
+def _thresholds(curve: Curve) -> Table:
+    def row(first: Outcome, second: Outcome) -> Row:
+        return (
+            f"{first.threshold:g}{' (chosen)' * (first.threshold == curve.chosen)}",
+            f"{first.unasked:,} / {second.unasked:,}",
+            f"{first.declined:,} / {second.declined:,}",
+            f"{first.correct_declines:,} / {second.correct_declines:,}",
+            f"{first.lost:,} / {second.lost:,}",
+        )
+
+    note = (
+        "Greedy answers of this arm, which declines no call, and the calls that each threshold would have declined. "
+        "Cells show one half of the samples / the other half. Rightly: no call that was asked for is lost. The chosen "
+        "threshold has the smallest sum of calls not asked for and calls lost in the first half."
+    )
+    columns = ("calls not asked for", "declined", "rightly", "calls lost")
+    return Table(_THRESHOLDS, columns, tuple(map(row, curve.first, curve.second)), note)
+
+
+def telling_lines(results: Results) -> Iterator[str]:
+    """Lines about the places that tell most, for a terminal."""
+    effects = next((each for each in results.effects if each.places), None)
+    if effects is None:
+        return
+    yield f"{_CHANGES}, in {effects.answers:,} greedy answers:"
+    for place in effects.most_informative():
+        fate = f"{place.right:,} right, {place.repaired:,} of them wrong without it"
+        yield f"  {_where(place)}, {_shown(', '.join(place.keywords)) or 'unknown'}: {_change(place)}"
+        yield f"    answers overridden: {place.answers:,}; {fate}, {place.harmed:,} wrong that were right"
+
+
+def _where(place: SiteStats) -> str:
+    if place.pointer is None:
+        return _shown(" ".join(filter(None, (place.tool, place.phase.replace("_", " ")))))
+    return _shown(f"{place.tool or 'answer'} {place.pointer or '(the object)'}")
+
+
+def _change(place: SiteStats) -> str:
+    (before, after), times = place.change
+    quotes = ("", "") if place.values else ("“", "”")  # values are JSON, tokens may be blank
+    before, after = (_shown(each).join(quotes) for each in (before, after))
+    return f"{before} → {after} ({times:,})"
+
+
+def _shown(text: str) -> str:
+    return printable(text, MAX_SHOWN)

@@ -2,9 +2,7 @@
 
 import re
 
-import msgspec
-
-from constrained_k2.evaluation.answer import NoAnswer, validated
+from constrained_k2.evaluation.answer import NoAnswer
 from constrained_k2.evaluation.client import NotServed, Refused
 from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
 from constrained_k2.evaluation.doctor.requests import UNWILLING, chat, closed, tool, user
@@ -14,10 +12,6 @@ from constrained_k2.explain.view import printable
 
 _BACK_REFERENCE = {"type": "string", "pattern": r"^(a+)-\1$"}
 _INEXPRESSIBLE = closed(word=_BACK_REFERENCE, items={"type": "array", "uniqueItems": True})
-
-
-class _Version(msgspec.Struct):
-    version: str = ""
 
 
 async def model(target: Target) -> Finding:
@@ -36,7 +30,7 @@ async def model(target: Target) -> Finding:
 
 async def version(target: Target) -> Finding:
     """The version of vLLM renders Kimi's prompts correctly."""
-    text = validated(await target.client.request("/version"), _Version, "/version").version
+    text = (await target.version()).version
     name = printable(text, 60)
     found = re.match(r"(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?", text)
     if found is None or text.startswith("0.0.0") or found[0].startswith("0.1.dev"):
