@@ -7,6 +7,7 @@ that our tool parser would have written, and is handled like any other.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
@@ -81,15 +82,13 @@ class Adoption:
     def _body(self, request: Any, source: Adopted) -> dict[str, Any]:
         """The request as its front end received it. Schemas that a tag leaves out may come from the prompt."""
         ids = request.prompt_token_ids
-        declared: list[Any] = []
-        if source == "prompt" or (self._settings.adopt == "prompt" and self._declares_tools(ids)):
-            declared = self._declarations.read(ids)
         if source == "prompt":
-            return {"tools": declared, "tool_choice": self._declarations.choice(ids)}
-        by_name = {
-            tool.name: {"parameters": tool.parameters, "strict": tool.strict}
-            for tool in read_tools(declared, DEFAULT_LIMITS)
-        }
+            return {"tools": self._declarations.read(ids), "tool_choice": self._declarations.choice(ids)}
+        by_name: dict[str, Any] = {}
+        if self._settings.adopt == "prompt" and self._declares_tools(ids):
+            with suppress(ConstrainedK2Error):  # such as declarations in TypeScript: the tag may have all schemas
+                declared = read_tools(self._declarations.read(ids), DEFAULT_LIMITS)
+                by_name = {tool.name: {"parameters": tool.parameters, "strict": tool.strict} for tool in declared}
         tag = request.sampling_params.structured_outputs.structural_tag
         return read_structural_tag(tag, self._vocabulary.format, by_name)
 

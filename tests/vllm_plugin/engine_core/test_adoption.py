@@ -299,6 +299,19 @@ def test_schemas_that_a_tag_leaves_free_come_from_the_prompt(served: Vocabulary)
         assert constraint is not None and constraint.tools[1].parameters == parameters
 
 
+@pytest.mark.parametrize("text", ["namespace functions { }", "[1]"])
+@k2
+def test_a_tag_with_all_schemas_needs_no_readable_prompt(
+    served: Vocabulary, counters: EngineCounters, text: str
+) -> None:
+    params = SamplingParams(structured_outputs=tagged(served))
+    constraint = constraint_in(taken(served, params, declared(served, text), adopt="prompt").extra_args)
+    assert constraint is not None and [json.loads(each.schema) for each in constraint.tools] == [
+        each["function"]["parameters"] for each in TOOLS
+    ]
+    assert counters.adopted["tag"] == 1 and not any(counters.left.values())
+
+
 @pytest.mark.parametrize(("adopt", "choice", "single"), [("tag", "required", False), ("prompt", "required", False),
                                                          ("prompt", "auto", True)])  # fmt: skip
 @k3
