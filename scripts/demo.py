@@ -1,9 +1,8 @@
 """Ask a model public questions on vLLM servers of this machine: unconstrained, constrained, and with the strict level.
 
 Writes SmolLM2-135M-Instruct, which was taught Kimi K2's format on right calls alone, and questions of the Berkeley
-function-calling leaderboard into --output, runs `constrained-k2 ab --serve` there, and has the leaderboard's checker
-judge the calls; the same command resumes. For Kimi K3's format, model and requests are this repository's own small
-ones.
+function-calling leaderboard into --output, runs `constrained-k2 demo` there, and has the leaderboard's checker judge
+the calls; the same command resumes. For Kimi K3's format, model and requests are this repository's own small ones.
 
 example: scripts/demo.sh --requests 60
 """
@@ -17,6 +16,7 @@ from typing import Any
 
 from benchmarks.questions.__main__ import tables
 from constrained_k2.cli import main as run_verb
+from constrained_k2.cli.demo import MODEL, SAMPLES
 from constrained_k2.cli.reading import WIRE_FORMATS, natural, positive
 from constrained_k2.evaluation.ab.directory import open_run
 from scripts.small_model.shipped import build_small_model, held_out_bodies
@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument("--explained", type=natural, default=30, metavar="N", help=again)
     options = parser.parse_args()
     started, is_public = time.monotonic(), options.format == "kimi-k2"
-    model, samples, bodies = options.output / "model", options.output / "samples.jsonl", list[dict[str, Any]]()
+    model, bodies = options.output / MODEL, list[dict[str, Any]]()
     if is_public:
         bodies += map(to_line, drawn_tests(questions().tests, options.requests, options.seed))
         if not (model / "model.safetensors").exists():
@@ -48,12 +48,9 @@ def main() -> int:
     else:
         bodies += held_out_bodies(options.requests, options.seed, "kimi_k3")
         build_small_model(model, "kimi_k3")
-    samples.write_text("".join(json.dumps(body) + "\n" for body in bodies), "utf-8")
+    (options.output / SAMPLES).write_text("".join(json.dumps(body) + "\n" for body in bodies), "utf-8")
     passed = ("format", "output", "seed", "temperature", "explained")
-    arguments = [f"--{name}={getattr(options, name)}" for name in passed]
-    # The longest right answer has some 300 tokens.
-    arguments += [f"--serve={model}", f"--samples={samples}", "--max-tokens=400", "--concurrency=48"]
-    code = run_verb(["ab", *arguments])
+    code = run_verb(["demo", *(f"--{name}={getattr(options, name)}" for name in passed)])
     if is_public and code != _NOTHING:
         print(*tables(open_run(options.output)), sep="\n\n")
     print(f"\nAll took {(time.monotonic() - started) / 60:.1f} minutes, without the installation.")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from constrained_k2 import __version__
-from constrained_k2.cli import ab, coverage, doctor, explain, grammar, parse, render
+from constrained_k2.cli import ab, coverage, demo, doctor, explain, grammar, parse, render
 from constrained_k2.errors import ConstrainedK2Error, missing_dependency
 
 
@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="constrained-k2", description="Constrained tool calls for Kimi K2 on vLLM.")
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
-    for verb in (ab, coverage, doctor, explain, grammar, parse, render):
+    for verb in (ab, coverage, demo, doctor, explain, grammar, parse, render):
         text, as_written = verb.__doc__ or "", argparse.RawDescriptionHelpFormatter
         name, summary = verb.__name__.rpartition(".")[2], text.partition("\n")[0]
         added = verbs.add_parser(name, help=summary, description=text, formatter_class=as_written)

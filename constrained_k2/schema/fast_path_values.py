@@ -1,4 +1,4 @@
-"""Fast-path admission: checks keywords without subschemas, such as ``minimum`` and ``format``.
+"""Decides if keywords without subschemas, such as ``minimum``, keep a schema on the fast path.
 
 :mod:`constrained_k2.schema.fast_path` says which schemas these are. A set of JSON types is an integer, a bit for each.
 """

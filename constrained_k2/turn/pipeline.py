@@ -1,4 +1,4 @@
-"""Computes the mask of a turn's next token, in stages 1 to 5 of this table; the worker runs stage 6.
+"""Computes the mask of a turn's next token in five stages; the worker's kernel runs the sixth.
 
 == ========================= ========================================= ==========================================
    stage                     who                                       rule

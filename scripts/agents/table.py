@@ -13,7 +13,7 @@ _HEAD = """# Agents
 Which coding agents work with a server that runs this package, by endpoint. `scripts/agents.sh` installs the agents,
 runs them without a terminal and writes this page. It dictates a tiny model's turns token by token, under the masks. In
 the column *sampled* the model chooses its calls itself. *Good* means that the server accepts every request, and that
-the agent goes through all turns, shows the last answer and exits with 0. An agent with 0 tools gets turns of text.
+the agent goes through all turns, shows the last answer and exits with 0. An agent with 0 tools gets no calls.
 
 * *tool turns*: reasoning, text and calls; one call fails.
 * *cancelled*: the agent is interrupted during a long answer, and the server must then become idle.

@@ -12,7 +12,7 @@ from tests.cli.test_parse import GOOD
 HI = '{"messages": [{"role": "user", "content": "hi"}]}'
 
 
-@pytest.mark.parametrize("verb", ["ab", "coverage", "doctor", "explain", "grammar", "parse", "render"])
+@pytest.mark.parametrize("verb", ["ab", "coverage", "demo", "doctor", "explain", "grammar", "parse", "render"])
 def test_help_shows_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([verb, "--help"])
@@ -55,7 +55,7 @@ def test_an_interrupt_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert capsys.readouterr().err == "constrained-k2: interrupted\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["nope"], ["ab", "--count", "0"], ["ab", "--seed", "x"]])
+@pytest.mark.parametrize("arguments", [[], ["nope"], ["ab", "--count", "0"], ["demo", "--seed", "x"]])
 def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)

@@ -1,4 +1,4 @@
-"""The grammars that calls go on with after LLGuidance failed in their arguments, made on first use.
+"""Fallback grammars for calls in whose arguments LLGuidance fails; each is compiled on first use.
 
 The first lowers ``maxLength`` for strings with a pattern. The last allows any JSON object, or any JSON value if the
 schema's type is not object.

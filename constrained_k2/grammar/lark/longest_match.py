@@ -1,4 +1,4 @@
-r"""Detects rules of a client's grammar that match no text because the lexer is greedy (longest match).
+r"""Finds parts of a client's grammar that the greedy lexer (longest match) may be unable to complete.
 
     start: /[^;]*/ "END"        no text: the first terminal also matches END
     start: /[^;]*/ ";"          "END;"

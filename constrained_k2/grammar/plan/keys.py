@@ -1,4 +1,4 @@
-"""Builds the Lark terminal of the undeclared keys that match all given key patterns and no other."""
+"""Builds the Lark terminal of undeclared keys that match the given patterns and no other pattern."""
 
 from collections.abc import Callable
 from typing import NamedTuple
