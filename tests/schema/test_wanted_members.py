@@ -1,12 +1,16 @@
 """Negations of key maps: an object must have a certain member, which is written in any place, and never a dead end."""
 
 import json
+from copy import deepcopy
 from typing import Any
 
 import jsonschema
 import pytest
 
+from constrained_k2.engines.llguidance.grammar_text import Patterns
 from constrained_k2.errors import SchemaTooCostly
+from constrained_k2.grammar.plan.planner import plan_schema
+from constrained_k2.grammar.plan.planning import Planning
 from constrained_k2.schema.document import SchemaDocument
 from constrained_k2.schema.no_instances import write_some
 from constrained_k2.schema.normalize import Normalizer
@@ -39,6 +43,19 @@ def test_narrowed_negations_are_sound(schema: Any) -> None:
     for seed in range(20):
         written = walk(grammar, seed)
         assert written is None or validator.is_valid(json.loads(written)), written
+
+
+@pytest.mark.parametrize("schema", NARROWED, ids=lambda schema: json.dumps(schema)[:60])
+def test_predicates_note_nothing(schema: Any) -> None:
+    """Coverage does not depend on how often a shape is asked for its values."""
+    normalizer, root = Normalizer(SchemaDocument(schema), Patterns().is_found), frozenset({("#", True)})
+    planning = Planning(normalizer, lambda _: True, lambda *_, **__: True, "allow", "exact")
+    plan_schema(planning, root)
+    notes, narrowings = deepcopy(normalizer.notes.found), normalizer.notes.narrowings
+    for node in planning.sources:
+        for shape in planning.productivity.shapes(node):
+            planning.productivity.has_value(shape)
+    assert (normalizer.notes.found, normalizer.notes.narrowings) == (notes, narrowings)
 
 
 @pytest.mark.parametrize("count", [65, 70, 200])
