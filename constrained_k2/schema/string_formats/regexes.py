@@ -1,4 +1,4 @@
-r"""Regexes that match the regexes of the format ``regex``: ECMA-262, valid both with and without flag ``u``.
+r"""The format ``regex``: regexes that match ECMA-262 regexes valid both with and without flag ``u``.
 
 They reject some valid regexes. One pattern checks the sequence of tokens (what may be repeated, what a class contains),
 another one the parentheses.
