@@ -1,1 +1,1 @@
-"""Turns JSON Schemas into shapes (each the allowed values of one JSON type), the source of grammars."""
+"""Turns JSON Schemas into shapes, each a set of values of one JSON type: the source of grammars."""

@@ -1,4 +1,4 @@
-"""Drops object shapes that have all constraints of another one, if a union has eight or more of them."""
+"""Drops object shapes that another object shape includes, if a union has eight or more object shapes."""
 
 from constrained_k2.schema.shapes import Object, Shape, Shapes
 

@@ -1,4 +1,4 @@
-"""Shapes: the values of one JSON type that a schema allows, as data that can be intersected.
+"""Shapes: sets of values of one JSON type, as data that can be intersected.
 
 {"type": "integer", "minimum": 3}     Number(integer=True, low=3)
 

@@ -1,4 +1,4 @@
-"""Finds the tokens that continue a call header, by walking sorted headers and tokens in parallel.
+"""Finds tokens that continue a call header up to its index: walks sorted headers and tokens together.
 
 After functions.ge, the token ``t_t`` continues the header functions.get_time:0, and the token ``te`` does not.
 """

@@ -1,4 +1,4 @@
-"""Compiles schemas and clients' grammars with LLGuidance; if its lexer refuses one, a cheaper grammar.
+"""LLGuidance engine: compiles schemas and clients' grammars, or a cheaper grammar of a refused schema.
 
 A schema becomes a Lark grammar with keys in any order and exact bounds.
 """

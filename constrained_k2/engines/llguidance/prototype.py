@@ -1,4 +1,4 @@
-"""LLGuidance's matcher at the start of a grammar, from which the matcher of each call is copied.
+"""LLGuidance's matcher at the start of a grammar, from which the matchers of calls are copied.
 
 Copies are cheap (10 us) but share one lexer, and some patterns exhaust a lexer's states after dozens of copies. Then a
 new prototype is made. The prototype of a simple grammar is only made when a mask first needs LLGuidance.

@@ -1,4 +1,4 @@
-"""Builds LLGuidance's tokenizer for a vocabulary, with slices (token groups to allow as a whole)."""
+"""Builds LLGuidance's tokenizer for a vocabulary, with slices (token sets that a mask allows at once)."""
 
 import llguidance
 

@@ -1,4 +1,4 @@
-r"""Constants: the bytes of XTML's special tokens, in LLGuidance's encoding, and ``argument key="``.
+r"""Constants: the bytes of XTML's special tokens in LLGuidance's encoding, and of ``argument key="``.
 
 The bytes are ``\xff`` followed by the token's text.
 """

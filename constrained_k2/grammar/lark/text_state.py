@@ -1,4 +1,4 @@
-r"""An incremental parser for a client's grammar: immutable states that find their shortest completion.
+r"""Incremental parser for a client's grammar: immutable states, from which short completions are found.
 
     start: "(" start* ")" | /[a-z]+/ ";"        ((ab is inside /[a-z]+/, in three nested rules; its completion is ;))
 

@@ -1,4 +1,4 @@
-"""Builds the Lark terminal of undeclared keys that match the given patterns and no other pattern."""
+"""Builds a Lark terminal of undeclared keys that match just a given subset of the object's patterns."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Plans objects with keys in any order: a bit per key, the possible members, and the required bits.
+"""Plans objects with keys in any order: a bit per key, possible members, the bits that must be set.
 
 Witnesses, the members that a negation demands, have the last bits. If more than 64 keys are required, some of them
 have no bit: they are written before all other keys, in the schema's order.

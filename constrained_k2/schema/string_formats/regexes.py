@@ -1,4 +1,4 @@
-r"""The format ``regex``: regexes that match ECMA-262 regexes valid both with and without flag ``u``.
+r"""The format ``regex``: patterns that match only ECMA-262 regexes valid with and without flag ``u``.
 
 They reject some valid regexes. One pattern checks the sequence of tokens (what may be repeated, what a class contains),
 another one the parentheses.

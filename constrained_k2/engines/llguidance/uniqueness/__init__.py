@@ -1,1 +1,1 @@
-"""Uniqueness filter: removes tokens that repeat a key or ``uniqueItems`` item, if the mask has others."""
+"""Uniqueness filter: removes tokens that repeat a key or ``uniqueItems`` item, if other tokens remain."""
