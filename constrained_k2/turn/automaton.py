@@ -1,4 +1,4 @@
-"""A turn's token automaton: matches markers and call headers; an engine matches arguments and answers.
+"""A turn's token automaton; a grammar engine matches the arguments and any response format.
 
 Every transition of a format begins with a special token, so the automaton works on tokens. A grammar engine is used
 only for a call's arguments, and for an answer with a response format.

@@ -1,4 +1,4 @@
-"""Computes the mask of a turn's next token in five stages; the worker's kernel runs the sixth.
+"""Computes the mask of a turn's next token, in five stages; a worker that masks adds a sixth.
 
 == ========================= ========================================= ==========================================
    stage                     who                                       rule
@@ -9,10 +9,10 @@
    no engine is needed       DFA, or one computed from the state model
 3  the same, with an engine  the engine's ``fill_batch``: LLGuidance   a fallback grammar if it fails
                              or xgrammar
-4  keys and items so far     the engine's ``UniquenessFilter``            removes tokens that repeat one
+4  keys and items so far     the engine's ``UniquenessFilter``         removes tokens that repeat one
 5  what the client allows    ``TokenLimiter``, the thinking budget,    each narrows the row, in this order
                              the finish reserve
-6  the worker's guard        the worker's kernel                       undoes a mask that leaves no finite logit
+6  logits-processor route    the worker's kernel or ``HostMasks``      undoes a mask that leaves no finite logit
 == ========================= ========================================= ==========================================
 
 No stage empties a mask. A limit is a ``TokenLimiter``; the budgets are the thinking budget and the finish reserve. If a

@@ -15,7 +15,7 @@ runs them without a terminal and writes this page. It dictates a tiny model's tu
 the column *sampled* the model chooses its calls itself. *Good* means that the server accepts every request, and that
 the agent goes through all turns, shows the last answer and exits with 0. An agent with 0 tools gets no calls.
 
-* *tool turns*: reasoning, text and calls; one call fails.
+* *tool turns*: reasoning, text and calls; one call fails on purpose.
 * *cancelled*: the agent is interrupted during a long answer, and the server must then become idle.
 * *60 more tools*: an MCP server adds 60 tools.
 * *tool search*: the agent does not send these 60 tools until the model searches for one.

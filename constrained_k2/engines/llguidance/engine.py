@@ -1,4 +1,4 @@
-"""LLGuidance engine: compiles schemas and clients' grammars, or a cheaper grammar of a refused schema.
+"""LLGuidance engine: compiles schemas and clients' grammars; a schema at a lower cost if need be.
 
 A schema becomes a Lark grammar with keys in any order and exact bounds.
 """

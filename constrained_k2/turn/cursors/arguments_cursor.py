@@ -1,4 +1,4 @@
-"""Parses a turn's arguments or answer (JSON, XTML or custom text) as its tokens are accepted.
+"""Parses a call's arguments, or an answer in a response format, token by token as they are accepted.
 
 {"city": "Os     in the string of ``city``, by the schema of the called function
 """

@@ -1,4 +1,4 @@
-"""Tokenizes a draft together with the word before it if a token boundary falls between; else alone."""
+"""Tokenizes a draft as it would continue the word before it, if a token boundary separates the two."""
 
 from constrained_k2.turn.cursors.arguments_cursor import SPECIAL
 from constrained_k2.vocabulary.vocabulary import Vocabulary
