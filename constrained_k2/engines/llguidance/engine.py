@@ -1,4 +1,4 @@
-"""LLGuidance engine: compiles schemas and clients' grammars; a schema at a lower cost if need be.
+"""LLGuidance engine: compiles schemas and clients' grammars; retries costly schemas less exactly.
 
 A schema becomes a Lark grammar with keys in any order and exact bounds.
 """
