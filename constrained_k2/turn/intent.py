@@ -1,4 +1,4 @@
-"""Finds the tokens that may continue a declared function's name, in any case and with any separators.
+"""Finds the tokens that may continue a declared function's name, ignoring case and separators.
 
 Upper and lower case, and the separators ``_``, ``-``, ``.`` and blanks, make no difference. So ``searchFiles`` means
 ``search_files``, and ``files_list`` does not.

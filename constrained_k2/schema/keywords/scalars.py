@@ -1,4 +1,4 @@
-"""Implements type, enum and const, and the keywords for numbers (as exact fractions) and for strings."""
+"""Implements type, enum, const, and the keywords for numbers and strings, such as minimum and pattern."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any

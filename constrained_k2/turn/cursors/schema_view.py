@@ -1,4 +1,4 @@
-"""A simplified schema for draft tokens: ordered properties, required keys and enum values."""
+"""A simplified schema for drafts and Kimi K3's finish reserve: property order, required keys, enums."""
 
 import json
 from dataclasses import dataclass, field

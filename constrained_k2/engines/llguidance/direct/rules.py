@@ -1,4 +1,4 @@
-"""Describes grammar nodes simple enough for direct masks: LLGuidance matches single terminals at most.
+"""Describes the grammar nodes with direct masks, which need LLGuidance for single terminals at most.
 
 A node has a rule if its values are strings (any string, enum values, or one terminal), numbers (without bounds, or one
 terminal), literals, arrays with one node for all items, and objects whose state is one bit for each declared key. Any
