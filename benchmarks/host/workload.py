@@ -78,7 +78,7 @@ def mcp_tools() -> list[dict[str, Any]]:
 
 
 def load(scratch: Path, *, is_small: bool = False) -> Workload:
-    """Load the real vocabulary and :func:`mcp_tools`; without that data, or if ``is_small``, those of the package.
+    """Load Kimi's vocabulary and :func:`mcp_tools`; if that data is absent, or ``is_small``, the package's samples.
 
     ``scratch``: folder for the small tokenizer's files.
     """

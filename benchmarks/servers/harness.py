@@ -87,7 +87,7 @@ def turned(arms: Sequence[str], number: int) -> list[str]:
 def taking_turns(
     model: Path, arms: Sequence[str], flags: Sequence[str], directory: Path
 ) -> Iterator[dict[str, VllmServer]]:
-    """Run the servers of these :data:`ARMS` at the same time, all suspended (SIGSTOP): idle vLLM processes poll."""
+    """Start the servers of the given :data:`ARMS`, and suspend them (SIGSTOP), because idle vLLM processes poll."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a suspended server does not end with its parent
     with ExitStack() as stack:
         servers = {}

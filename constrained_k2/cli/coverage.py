@@ -110,13 +110,13 @@ def _show(found: list[tuple[str, Coverage]], engine: EngineName) -> None:
         locations: dict[str, list[str]] = {}  # by the reason that applies to them
         for name, use in ((name, use) for name, coverage in found for use in coverage.by_status()[status]):
             locations.setdefault(use.reason, []).append(f"{name} {use.pointer}")
-        for reason, where in locations.items():
+        for reason, uses in locations.items():
             title = Text(f"\n{_shown(status)}", style=f"bold {_COLORS[status]}")
             console.print(title.append(f"  {reason}", style="not bold"))
-            for location in where[:_MAX_SHOWN]:
+            for location in uses[:_MAX_SHOWN]:
                 console.print(Text(f"  {location}", style="dim"), overflow="fold")
-            if len(where) > _MAX_SHOWN:
-                console.print(Text(f"  and {len(where) - _MAX_SHOWN} more", style="dim"))
+            if len(uses) > _MAX_SHOWN:
+                console.print(Text(f"  and {len(uses) - _MAX_SHOWN} more", style="dim"))
     sound = sum(int(coverage.is_sound) for _, coverage in found)
     summary = Text(f"\n{sound} of {len(found)} fully enforced by {engine}; keywords:")
     for status in STATUSES:

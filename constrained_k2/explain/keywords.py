@@ -100,6 +100,6 @@ ADVICE: Mapping[str, str] = {cause: text for causes, text in _ADVICE_GROUPS.item
 
 
 def advice(keywords: Iterable[str]) -> str:
-    """The advice to a tool's author for the first of these keywords or causes for which there is any."""
+    """Return the advice to a tool's author for the first keyword or cause that has advice."""
     known = (ADVICE[each] for each in keywords if each in ADVICE)
     return next(known, "Compare what was wanted with the tool's description.")

@@ -116,8 +116,8 @@ class Subject:
     ) -> bool | None:
         """True if a byte, a marker's id or :data:`END` may follow a text; None if the text itself is not allowed.
 
-        The subschemas of ``part`` replace the whole schema, and all apply; the text is JSON then. The default of
-        ``policy``, the treatment of undeclared keys, is that of the options.
+        The subschemas of ``part`` replace the whole schema, and all apply; the text is JSON then. ``policy`` is the
+        treatment of undeclared keys; None for the request's.
         """
         self.budget.count_trial()
         matcher = self._matcher(removed, part, policy or self.policy)

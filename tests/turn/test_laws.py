@@ -14,6 +14,7 @@ from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.parsing import PARSING_LEVELS
 from constrained_k2.parsing.parser import ParsingLevel
 from constrained_k2.request.spec import Tool
+from tests.kit.answers import is_json
 from tests.kit.budget import tries
 from tests.kit.compilers import validator_of
 from tests.kit.data import mcp_servers
@@ -48,14 +49,6 @@ def test_what_is_rendered_parses_back(small_vocabulary: Vocabulary, calls: list[
     completion = parse_completion(ids, small_vocabulary, level=level, tools=tools)
     assert list(completion.tool_calls) == calls
     assert not (completion.content or completion.cut_calls or completion.malformed)
-
-
-def is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
 
 
 @pytest.fixture(

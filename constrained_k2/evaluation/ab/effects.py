@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
     threshold: float  # the least probability of a call
     unasked: int  # calls that are made, of functions that were not asked for
     declined: int  # answers with a declined call
-    correct_declines: int  # of these, the ones that miss no requested call
+    correct_declines: int  # declined answers in which no requested call is missing
     lost: int  # calls of functions that were asked for but are not made
 
 

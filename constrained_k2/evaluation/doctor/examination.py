@@ -57,7 +57,7 @@ _SECONDS = 900  # for one check
 
 
 async def examine(target: Target, *, quick: bool = False, only: Collection[str] = ()) -> AsyncIterator[Result]:
-    """Run the checks of the server's format, or of Kimi K2's if it is not known: all, short ones or those of a name.
+    """Run the checks for the server's format (Kimi K2's if unknown): all, only the short ones, or those named.
 
     They run one by one: load changes answers.
     """

@@ -1,4 +1,4 @@
-"""Detects objects whose undeclared keys never run out: ``minProperties`` may count all of these keys.
+"""Detects objects with unlimited undeclared keys, so that all of them can count for ``minProperties``.
 
 Such keys need not repeat. A matcher masks a key that the object already has
 (:mod:`constrained_k2.engines.llguidance.uniqueness`), unless all keys with the same prefix have been written.

@@ -29,7 +29,7 @@ from constrained_k2.vllm_plugin.start.patch import wrapper
 
 
 def preprocess_chat(original: Any) -> Any:
-    """Repair messages and tools, and compile the tools, where our tool parser is chosen."""
+    """Repair messages and tools, and compile the tools, if the server uses our tool parser."""
     parameters = signature(original)
 
     @wraps(original)
@@ -55,7 +55,7 @@ def preprocess_chat(original: Any) -> Any:
 
 @wrapper
 def postprocess_messages(original: Any, messages: list[Any]) -> None:
-    """Leave arguments as they were written, where the request's state says so."""
+    """Leave arguments as they were written, if the request's state says so."""
     state = RequestState.current()
     if state is None or not state.exact_arguments:
         original(messages)

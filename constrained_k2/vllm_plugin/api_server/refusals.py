@@ -77,8 +77,8 @@ class Reason(NamedTuple):
     outcome: Outcome
     endpoints: tuple[Endpoint, ...]  # those whose requests can have it
     why: str
-    remedy: str = _LEAVE_OUT  # for the client, where it is refused
-    problem: str = ""  # for the client, where it is not the combination
+    remedy: str = _LEAVE_OUT  # for the client, if the field is refused
+    problem: str = ""  # for the client, if the combination is not the problem
 
 
 REASONS = (

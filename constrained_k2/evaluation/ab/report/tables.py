@@ -166,10 +166,10 @@ def _places(effects: Effects) -> Table:
     )
     note = (
         f"{effects.arm}, asked again at temperature 0: {effects.answers:,} answers, {effects.examined:,} tokens "
-        f"examined, of these {effects.overrides:,} overridden. A row is a place and the keyword that forbids the "
+        f"examined, {effects.overrides:,} of them overridden. A row is a place and the keyword that forbids the "
         "likeliest token there; its change is the most frequent one, of whole values where both answers hold them, "
-        "with its count. Right: overridden answers with nothing wrong; repaired: of these, the ones that are wrong "
-        "without the constraint; harmed: wrong ones that are right without it."
+        "with its count. Right: overridden answers that are right; repaired: right answers that are wrong without the "
+        "constraint; harmed: wrong answers that are right without it."
     )
     if len(effects.places) > _MAX_PLACES:
         note += f" {len(effects.places) - _MAX_PLACES:,} further places are in scores.json."
