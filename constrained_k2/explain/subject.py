@@ -11,7 +11,7 @@ from typing import Any
 from constrained_k2.compiler.compiler import Compiler
 from constrained_k2.compiler.shared import GrammarOptions
 from constrained_k2.engines.protocol import ArgumentMatcher
-from constrained_k2.errors import ConstrainedK2Error
+from constrained_k2.errors import ConstrainedK2Error, SchemaTooCostly
 from constrained_k2.explain.nodes import Level
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.schema.budget import objects_in
@@ -27,7 +27,6 @@ END = -1
 """Replaces a byte or a marker's id to ask for the end of the value."""
 
 _CACHE_BYTES = 32 << 20
-_COMPILE_SECONDS = 0.25
 _WHOLE = "whole"  # the definition with the whole schema, if a part of it is the root
 _MOVED = f"#/$defs/{_WHOLE}"
 _BASES = frozenset({"$id", "id", "$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveRef"})
@@ -35,9 +34,9 @@ _DATA = frozenset({"enum", "const", "default", "examples"})
 
 
 @cache
-def _compiler(wire_format: WireFormat) -> Compiler:
+def _compiler(wire_format: WireFormat, compile_seconds: float) -> Compiler:
     vocabulary = Vocabulary.of_bytes(wire_format)
-    return Compiler(vocabulary, cache_bytes=_CACHE_BYTES, compile_seconds=_COMPILE_SECONDS, mask_cache_bytes=0)
+    return Compiler(vocabulary, cache_bytes=_CACHE_BYTES, compile_seconds=compile_seconds, mask_cache_bytes=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +45,7 @@ class ExplainLimits:
 
     seconds: float = 1.0  # CPU time, including the time of compiling schemas
     overrides: int = 4096  # that are explained, in the order of the turn
+    compile_seconds: float = 0.25  # elapsed time, of compiling one schema
     trials: int = 64  # schemas, each with some keywords removed, that are tried for one override
     text_bytes: int = 1 << 20  # of arguments, or of an answer, in which keywords are searched
 
@@ -61,6 +61,7 @@ class Budget:
     """The remaining time and trials."""
 
     def __init__(self, limits: ExplainLimits) -> None:
+        self.compile_seconds = limits.compile_seconds
         self._deadline = time.thread_time() + limits.seconds
         self._most = limits.trials
         self._trials = 0
@@ -98,7 +99,7 @@ class Subject:
         self.schema = schema
         self.options = options
         self.document = SchemaDocument(json.loads(schema))
-        self._compiler = _compiler(wire_format)
+        self._compiler = _compiler(wire_format, budget.compile_seconds)
         self.budget = budget
 
     @property
@@ -143,12 +144,14 @@ class Subject:
         is_known = self._compiler.compile_time(text, "llguidance", options) is not None
         try:
             return self._compiler.grammar(text, "", "llguidance", options=options).matcher("")
-        except ConstrainedK2Error:  # without some keywords a schema may be over a budget
+        except ConstrainedK2Error as error:  # without some keywords a schema may be over a budget
+            if isinstance(error, SchemaTooCostly) and error.budget == "compile_ms":  # it depends on the machine's load
+                raise Exhausted from error
             return None
         finally:
             if not is_known:  # compiling takes CPU time of another thread, at most the limit
                 seconds = self._compiler.compile_time(text, "llguidance", options)
-                self.budget.add_seconds(_COMPILE_SECONDS if seconds is None else seconds)
+                self.budget.add_seconds(self.budget.compile_seconds if seconds is None else seconds)
 
     def _part(self, part: Level, removed: Removed) -> str:
         moved = _without(self._moved, frozenset((_MOVED + pointer[1:], keyword) for pointer, keyword in removed))

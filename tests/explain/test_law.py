@@ -133,7 +133,7 @@ def check(side: Side, schema: dict[str, Any], value: dict[str, Any], rng: random
     if not side.allows(schema, symbols[:-1], symbols[-1], "forbid") or side.allows(schema, symbols, symbol, "forbid"):
         return False
     ids = [*ids_of(side.call, side.vocabulary), *symbols]
-    limits = ExplainLimits(seconds=60.0, trials=256)
+    limits = ExplainLimits(seconds=60.0, compile_seconds=60.0, trials=256)
     (place,) = find_places(compiled, side.vocabulary, [*ids, 0], {len(ids): symbol}, limits=limits).values()
     keywords, what = place.keywords, (schema, symbols, symbol, place)
     assert keywords, what

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from constrained_k2 import KIMI_K2, Compiler, ConstrainedK2Error, ToolCallSpec
+from constrained_k2 import KIMI_K2, Compiler, ConstrainedK2Error, SchemaTooCostly, ToolCallSpec
 from constrained_k2.compiler.shared import GrammarOptions
 from constrained_k2.explain.overrides import find_places
 from constrained_k2.explain.subject import Budget, ExplainLimits, Subject
@@ -90,6 +90,20 @@ def test_a_schema_that_is_over_a_budget_without_a_keyword_is_not_tried(monkeypat
     assert found.pointer == "/over"
     assert found.keywords == ()
     assert any("enum" not in each for each in asked)
+
+
+def test_a_schema_that_took_too_long_to_compile_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Any, schema: str, *rest: Any, **how: Any) -> Any:
+        if "enum" not in schema:
+            raise SchemaTooCostly("the schema took too long to compile", "", "", "compile_ms", 250, 250)
+        return grammar(self, schema, *rest, **how)
+
+    grammar = Compiler.grammar
+    body, written = {"tools": [tool(obj(slow=UNITS))]}, f'{CALL}{{"slow":"'
+    with monkeypatch.context() as patch:
+        patch.setattr(Compiler, "grammar", refuse)
+        assert place_of(body, written, "K") == Site("arguments", "act", "/slow", ())
+    assert place_of(body, written, "K") == Site("arguments", "act", "/slow", ("enum",))
 
 
 def test_places_beside_each_other_and_after_the_turn_left_the_grammar() -> None:

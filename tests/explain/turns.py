@@ -68,5 +68,8 @@ def place_of(
     turn = Compiler(vocabulary, mask_cache_bytes=0).compile(spec).matcher(in_reasoning=in_reasoning)
     assert turn.accept_tokens(ids), "the mask forbids the text itself"
     assert turn.accept_tokens([token]) is is_legal, "the mask allows the token"
-    how: dict[str, Any] = {"in_reasoning": in_reasoning, "limits": limits or ExplainLimits(seconds=30.0)}
+    how: dict[str, Any] = {
+        "in_reasoning": in_reasoning,
+        "limits": limits or ExplainLimits(seconds=30.0, compile_seconds=30.0),
+    }
     return find_places(compiled, vocabulary, [*ids, 0], {len(ids): token}, **how)[len(ids)]
