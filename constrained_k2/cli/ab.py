@@ -66,12 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--timeout", type=float, default=600, metavar="S", help="seconds for one attempt")
     add("--retry-failed", action="store_true", help="on resuming, repeat failed requests")
     add("--score-only", type=Path, metavar="DIR", help="send nothing; score and report a run again")
+    add("--inspect", type=Path, metavar="DIR", help="also write the answers as logs for Inspect's viewer, one per arm")
     add("--json", action="store_true", help="print the scores as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     """Send the remaining requests, score, and report; 1 if there are findings."""
     from constrained_k2.evaluation.ab.directory import lock, open_run
+    from constrained_k2.evaluation.ab.export_inspect import write_inspect_logs
     from constrained_k2.evaluation.ab.report import show, write_reports
     from constrained_k2.evaluation.ab.results import score
 
@@ -83,6 +85,9 @@ def run(options: argparse.Namespace) -> int:
     with _file_errors_named(directory.path), lock(directory.path):
         results = score(directory, baseline=options.baseline)
         paths = write_reports(results)
+    if options.inspect is not None:
+        with _file_errors_named(options.inspect):
+            paths += write_inspect_logs(results, options.inspect)
     if options.json:
         print(json.dumps(results.to_json(), indent=2))
     else:
