@@ -1,4 +1,4 @@
-"""Bounded caches for several threads (LRU values, recent keys), and counts of hits and compilations."""
+"""Thread-safe bounded caches (LRU values, recent keys), and counts of hits and compilations."""
 
 import threading
 import time
@@ -76,7 +76,7 @@ class LeastRecentlyUsed(Generic[K, V]):
 
 
 class RecentKeys(Generic[K]):
-    """The keys added in the last ``seconds``, at most ``limit`` of them. Methods may be called from several threads."""
+    """The keys added in the last ``seconds``, at most ``limit`` of them. Thread-safe."""
 
     def __init__(self, seconds: float, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -104,7 +104,7 @@ class RecentKeys(Generic[K]):
 
 
 class CompileCounts:
-    """Cache hits and compilations of a compiler. Its methods may be called from several threads."""
+    """Counts of a compiler: cache hits, compilations, empty masks, late refusals. Thread-safe."""
 
     __slots__ = ("_lock", "compiled", "empty_masks", "hits", "late_refusals", "recent")
 

@@ -1,1 +1,1 @@
-"""Grammar engines: they match a call's arguments or an answer against a schema or a client's grammar."""
+"""Grammar engines (LLGuidance, xgrammar): match call arguments and answers, and mask their tokens."""

@@ -26,7 +26,7 @@ Failures = list[tuple[int, ConstrainedK2Error]]  # the indices of rows that coul
 
 
 class ArgumentMatcher(Protocol):
-    """The parser state of one call's arguments. Owned by one request, used by one thread at a time."""
+    """The parser state of one call's arguments, or of an answer. Used by one request, and one thread at a time."""
 
     @property
     def text_grammar(self) -> TextGrammar | None:
@@ -82,7 +82,7 @@ class ArgumentMatcher(Protocol):
 
 
 class ArgumentGrammar(Protocol):
-    """A compiled schema. Shared by all requests and thread-safe."""
+    """A compiled schema, or client's grammar. Shared by all requests and thread-safe."""
 
     on_growth: Callable[[int], None]  # called with ``cost_bytes`` after it has changed
     coverage: Coverage  # says for each keyword of the schema whether it is enforced
@@ -101,7 +101,7 @@ class ArgumentGrammar(Protocol):
 
 
 class Engine(Protocol):
-    """Compiles schemas."""
+    """Compiles schemas, and clients' grammars."""
 
     name: EngineName  # as :class:`constrained_k2.Compiler` takes it
 

@@ -76,7 +76,7 @@ MARKER_TEXTS: Mapping[str, str] = {
     "turn_end": MESSAGE_END,
     "text_end": EOS,
 }
-"""Field of :class:`WireFormat` -> the special token that the transition begins with, or is; see :data:`EXITS`."""
+"""Field of :class:`WireFormat` -> the special token that the transition begins with, or is; see :data:`TRANSITIONS`."""
 
 
 def _opening(tag: str) -> tuple[str | bytes, ...]:

@@ -47,9 +47,9 @@ def apply_masks(
 ) -> None:
     """Mask rows of the logits in place, restore rows without a finite logit, and measure some rows, in one launch.
 
-    Rows that are not in the plan are neither read nor written. In rows that are neither guarded (restored if empty) nor
-    examined (measured), only the forbidden logits are written. On a GPU nothing is allocated and nothing waits. A plan
-    of fixed length, whose entries may be unused, can be captured in a CUDA graph.
+    Rows that are not in the plan are neither read nor written. In Triton, in rows that are neither guarded
+    (restored if empty) nor examined (measured), only the forbidden logits are written; nothing is allocated and nothing
+    waits. A plan of fixed length, whose entries may be unused, can be captured in a CUDA graph.
 
     Args:
         logits: Floating point ``[batch, width]``; in Triton their columns must be contiguous.

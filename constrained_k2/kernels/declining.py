@@ -1,4 +1,4 @@
-"""Declines a call, on the logits' device, if the declared names are improbable before masking.
+"""Drops a tool call, on the logits' device, if the declared function names have low probability.
 
 The mask of a function's name allows only declared names, so a model that wants another function would call a declared
 function. Before the mask, the logits give the probability of all tokens consistent with a declared name. If it is below

@@ -1,4 +1,4 @@
-"""The inputs of a mask kernel: the mask of each row of logits, and scratch memory for measured rows."""
+"""Inputs of a mask kernel: the plan (which mask applies to which row of logits) and scratch memory."""
 
 from enum import IntEnum
 

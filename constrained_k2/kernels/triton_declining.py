@@ -1,4 +1,4 @@
-"""Triton kernels that decline calls of improbable names: three launches in a step that writes names."""
+"""Triton kernels that drop a tool call if the declared function names have low probability."""
 # ruff: noqa: ANN001, ANN202, N803, PLR0913, PLR0917 - Triton kernels are untyped, and constants in capitals
 
 import torch

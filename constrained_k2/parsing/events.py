@@ -1,4 +1,4 @@
-"""The events of the streaming parser. Every event is final: no later event revokes it."""
+"""Events of the streaming parser: content, reasoning and calls. No event is ever revoked."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

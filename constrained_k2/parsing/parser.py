@@ -1,4 +1,4 @@
-"""The streaming parser: takes token ids and returns events. Also parses whole completions."""
+"""Streaming parser: turns token ids into content and tool-call events; also parses whole turns."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace

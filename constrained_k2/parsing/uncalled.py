@@ -1,4 +1,4 @@
-"""Drops calls that a model writes although the request has no tools, or forbids calls."""
+"""Drops calls in Kimi K2's format if the request has no tools, or forbids calls."""
 
 from collections.abc import Iterable
 

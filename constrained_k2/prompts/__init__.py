@@ -1,4 +1,4 @@
-"""Renders requests as prompts and calls as token ids, and repairs requests before that."""
+"""Repairs requests, renders them as prompts, and renders tool calls as token ids."""
 
 from constrained_k2.prompts.fault import Fault
 from constrained_k2.prompts.faults import find_faults

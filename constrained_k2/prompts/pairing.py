@@ -43,7 +43,7 @@ class _Calls:
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}  # key -> function of the latest call
-        self._last: defaultdict[str, deque[Call]] = defaultdict(deque)  # of the last turn with calls
+        self._last: defaultdict[str, deque[Call]] = defaultdict(deque)  # calls of the last turn with calls
         self._all: defaultdict[str, deque[Call]] = defaultdict(deque)
 
     def add_turn(self, calls: Iterable[tuple[str, Call]]) -> None:
@@ -62,7 +62,7 @@ class Pairing:
     """Pairs results with calls while a dialog is read from its start, in linear time."""
 
     def __init__(self) -> None:
-        self._numbers = count()  # of the dialog's calls
+        self._numbers = count()  # numbers of the dialog's calls
         self._by_id, self._by_folded = _Calls(), _Calls()
         self.add_turn(())
 

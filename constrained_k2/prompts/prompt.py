@@ -1,4 +1,4 @@
-"""Renders requests as prompts with the checkpoint's own chat template, and calls as token ids."""
+"""Renders requests with the checkpoint's own chat template, and tool calls as token ids."""
 
 import json
 import re

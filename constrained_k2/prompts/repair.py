@@ -73,9 +73,9 @@ def _only_name(tools: Any) -> str | None:
 class _Dialog:
     def __init__(self, repairs: TextRepairs, only_name: str | None) -> None:
         self._repairs = repairs
-        self._only_name = only_name  # of the only tool that is declared
+        self._only_name = only_name  # name of the only declared tool
         self._pairing = Pairing()
-        self._calls = 0  # their number so far
+        self._calls = 0  # number of calls so far
 
     def messages(self, messages: object) -> list[Any]:
         repaired: list[dict[str, Any]] = []

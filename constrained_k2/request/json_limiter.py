@@ -17,7 +17,7 @@ _URN = "urn:constrained-k2:value"
 
 @dataclass(frozen=True, slots=True)
 class JsonLimiter:
-    """Turns a schema into a request, and the answer into a value.
+    """Turns a schema into a request with one forced tool, and its answer into the value.
 
     Attributes:
         schema: JSON Schema of the value. A schema without ``"type": "object"`` becomes a property of the arguments.

@@ -55,9 +55,9 @@ class ToolCallSpec:
     parallel: bool = True  # a turn may contain more than one call
     first_index: int = 0  # the index of the turn's first call: the number of calls in the dialog's history
     thinking: bool = False  # the model may reason first, between <think> and </think>
-    engine: EngineName | None = None  # for the arguments; None for the compiler's default
+    engine: EngineName | None = None  # grammar engine of the arguments; None for the compiler's default
     answer: AnswerFormat | None = None  # the response format: the only text beside reasoning and calls; None for any
-    undeclared_keys: UndeclaredKeys | None = None  # for objects with ``properties``; None for the compiler's default
+    undeclared_keys: UndeclaredKeys | None = None  # for objects with ``properties``; None: compiler's default
     strict_false: StrictFalse | None = None  # the level of tools with ``strict: false``; None for the policy's
     undeclared_calls: UndeclaredCalls | None = None  # ``decline`` or ``nearest``; None for the compiler's default
     call_limit: int | None = None  # the request's max_calls, a limit besides choice and parallel; None for any number

@@ -1,4 +1,4 @@
-"""Reads the tools of a request: their names and schemas, within budgets."""
+"""Reads a request's tools: names, schemas and custom tools' grammars, within budgets."""
 
 import json
 from collections import Counter

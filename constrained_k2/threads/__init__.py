@@ -1,1 +1,1 @@
-"""Long work in threads: yielding the GIL, stopping when the caller gives up, and a compile pool."""
+"""Runs long work in threads: it yields the GIL, stops if the caller gives up, compiles in a pool."""

@@ -81,7 +81,7 @@ class _Pool:
     def _serve(self) -> None:
         while True:
             task = self._tasks.get()
-            with switch_interval.short(), until_given_up(lambda: task.is_given_up):  # noqa: B023 - ends within this turn
+            with switch_interval.short(), until_given_up(lambda: task.is_given_up):  # noqa: B023 - ends within this pass
                 task.begin()
                 try:
                     task.result = task.work()

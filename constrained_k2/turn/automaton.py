@@ -1,9 +1,9 @@
-"""A turn's token automaton; a grammar engine matches the arguments and any response format.
+"""State machine over the tokens of one assistant message: reasoning, text, call headers, arguments.
 
 Every transition of a format begins with a special token, so the automaton works on tokens. A grammar engine is used
 only for a call's arguments, and for an answer with a response format.
 
-TEXT   <|tool_calls_section_begin|> JOINT   <|tool_call_begin|>          CALL_ID
+TEXT   <|tool_calls_section_begin|> SECTION <|tool_call_begin|>          CALL_ID
        functions.move:0                     <|tool_call_argument_begin|> ARGUMENTS
        {"to": "up"}                         <|tool_call_end|>            BETWEEN
        <|tool_calls_section_end|>           CLOSED                       <|im_end|>  DONE
@@ -49,7 +49,7 @@ class TurnState(NamedTuple):
     phase: Phase
     calls: int = 0
     call_id: bytes = b""
-    arguments: ArgumentMatcher | None = None  # of a call, or of an answer with a response format, before it begins too
+    arguments: ArgumentMatcher | None = None  # in arguments, and in or before an answer with a response format
     transition: TransitionTokens | None = None  # the state within a transition of several tokens
     has_declined: bool = False  # the section was closed within a call
     name: str = ""  # the called function, in the arguments

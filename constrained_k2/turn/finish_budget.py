@@ -72,7 +72,7 @@ class FinishBudget:
         self.answer_end = first_markers(vocabulary, Phase.ANSWER, Phase.DONE)[0]
 
     def apply(self, matcher: ToolCallMatcher, max_tokens: int, reserved_tokens: int) -> None:
-        """Have a turn end within ``max_tokens``. Call this at the turn's start.
+        """Filter a turn's masks so that it can end within ``max_tokens``. Call this at the turn's start.
 
         Masks are filtered from ``reserved_tokens`` before the limit. Filtering starts earlier by one token per open
         object, array or rule, and by the extra tokens of multi-token markers and tags.
@@ -167,7 +167,7 @@ class _FinishFilter:
         return other
 
     def _follow(self, turn: ToolCallMatcher, num_tokens: int) -> ArgumentsCursor:
-        """The position after the first ``num_tokens`` tokens."""
+        """The cursor after the first ``num_tokens`` tokens."""
         cursor = next((each for each in reversed(self._cursors) if each.num_tokens <= num_tokens), None)
         cursor = cursor or ArgumentsCursor(follows_text=True)
         if cursor.num_tokens < num_tokens:

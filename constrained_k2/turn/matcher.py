@@ -1,4 +1,4 @@
-"""The matcher of one turn: accepts tokens, fills masks, rolls back and forks.
+"""The matcher of one assistant message: accepts tokens, fills bitmasks, rolls back and forks.
 
 matcher.accept_tokens(ids)          accepts all tokens, or changes nothing
 matcher.fill_bitmask(bitmask, 0)    the tokens that may follow
@@ -77,7 +77,7 @@ class ToolCallMatcher:
 
     @property
     def arguments(self) -> ArgumentMatcher | None:
-        """The engine's matcher, inside arguments and wherever an answer with a response format may begin; else None."""
+        """The engine's matcher: in arguments, and in (or before) an answer with a response format; else None."""
         return self.state.arguments
 
     def token_ids(self, start: int = 0) -> Sequence[int]:
@@ -165,7 +165,7 @@ class ToolCallMatcher:
             self.accept_tokens(ids)
             return
         state, in_arguments = self.state, 0
-        for _ in range(count):  # a matcher has accepted the tokens between states that have it
+        for _ in range(count):  # a matcher has accepted each token between two states that contain it
             before = self._history.pop()
             matcher = before.arguments
             has_accepted = matcher is not None and matcher is (state.held or state.arguments)

@@ -1,4 +1,4 @@
-"""Finds tokens that continue a call header up to its index: walks sorted headers and tokens together.
+"""Finds the tokens that continue a call header, by a merge walk over sorted headers and tokens.
 
 After functions.ge, the token ``t_t`` continues the header functions.get_time:0, and the token ``te`` does not.
 """

@@ -25,7 +25,7 @@ class ThinkingBudget:
     def apply(self, matcher: ToolCallMatcher, max_tokens: int) -> None:
         """Limit a turn's reasoning to ``max_tokens`` tokens, not counting its markers; 0 for no reasoning.
 
-        Call this at the turn's start, after the finish reserve is applied: that may also end reasoning by a call.
+        Call this at the turn's start, after the finish reserve is applied: the reserve may end reasoning by a call.
         """
         if self._end is not None:
             opening = matcher.phase is not Phase.REASONING  # unless the prompt has the marker, the turn begins with it

@@ -1,6 +1,6 @@
 """A state of the token-level DFA of a call's arguments, with its cached mask and the next states.
 
-{"city": "Os and {"city": "Ber are one state if any string is allowed, and plain tokens lead back to it. The DFA is in
+{"city": "Os and {"city": "Ber are one state if any string is allowed: ordinary text leads back to it. The DFA is in
 :mod:`~constrained_k2.engines.llguidance.mask_cache`.
 """
 
@@ -26,8 +26,7 @@ class DfaState:
         rows_after: Masks by the previous token's id, if the mask depends on it.
         is_complete: True if the arguments may end here; None if unknown.
         visits: How often LLGuidance computed the mask.
-        allowed: The tokens that the grammar accepts, int32 ``[words]``; None if they were not computed without
-            LLGuidance.
+        allowed: The tokens that the grammar accepts, int32 ``[words]``; None unless computed without LLGuidance.
         is_direct: True if ``allowed`` is computed, False if only LLGuidance can compute it, None before the attempt.
         forced: The residual if the next bytes are forced; else None. LLGuidance's mask is then narrower than
             ``allowed``, since it has only the canonical tokenization of these bytes.

@@ -119,7 +119,7 @@ class LLGuidanceEngine:
     def _cheaper(
         self, document: Any, undeclared_keys: UndeclaredKeys, encoding: ArgumentEncoding, effort: Effort
     ) -> LLGuidanceGrammar | None:
-        """A grammar whose lexer costs less; None if none compiles. It has no DFA, since few schemas need it."""
+        """A grammar whose lexer costs less; None if it does not compile. It has no DFA, since few schemas need it."""
         with suppress(*COMPILE_ERRORS):
             source = schema_grammar(document, self._patterns, undeclared_keys, encoding, effort)
             return self._probed(replace(source, model=None, is_simple=False), encoding)
@@ -156,7 +156,7 @@ class LLGuidanceEngine:
         return grammar
 
     def _probed(self, source: GrammarText, encoding: ArgumentEncoding = "json") -> LLGuidanceGrammar:
-        """Compile a grammar and compute its masks up to inside the first key: a few grammars fail only there."""
+        """Compile a grammar. A few fail later: unless it is simple or shared, compute masks up to the first key."""
         shares_with = self._compiled.get((source.text, source.effort))
         grammar = LLGuidanceGrammar(self.tokenizer, source, self.mask_threads, self.mask_cache, shares_with)
         if shares_with is None and not source.is_simple:

@@ -1,4 +1,4 @@
-"""Fallback grammars for calls in whose arguments LLGuidance fails; each is compiled on first use.
+"""Fallback grammars, used if LLGuidance fails inside a call; each is compiled on first use.
 
 The first lowers ``maxLength`` for strings with a pattern. The last allows any JSON object, or any JSON value if the
 schema's type is not object.

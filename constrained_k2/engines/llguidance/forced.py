@@ -1,4 +1,4 @@
-"""Tokenizes the only text that a grammar of XTML arguments allows next, to draft its tokens."""
+"""Tokenizes the bytes that LLGuidance forces in Kimi K3's XTML arguments, to get draft tokens."""
 
 import re
 from collections.abc import Callable, Iterator

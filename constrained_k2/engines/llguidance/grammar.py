@@ -1,4 +1,4 @@
-"""A compiled schema: LLGuidance's grammar, its DFA over tokens, and the data of its uniqueness filter."""
+"""A grammar compiled by LLGuidance, with its DFA over tokens, uniqueness filter and fallbacks."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,11 +18,11 @@ from constrained_k2.schema.coverage import Coverage
 # Bytes of a compiled grammar, without its lexer, for each character of its text: 20 to 80 were measured.
 _COST_FACTOR = 40
 _COST_FLOOR = 40_000
-_MEASURED_AFTER_NS = 4_000_000  # of lexer work, in which the lexer grows by 1 MB at most; measuring takes 0.1 ms
+_MEASURED_AFTER_NS = 4_000_000  # lexer work that adds 1 MB to the lexer at most; measuring takes 0.1 ms
 
 
 class LLGuidanceGrammar:
-    """One compiled schema. Implements :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
+    """One compiled schema, or client's grammar. Implements :class:`~constrained_k2.engines.protocol.ArgumentGrammar`.
 
     ``shares_with`` is a grammar with the same text. This one shares its lexer. It shares its DFA if the DFA states of
     both depend on equal data (``states_by``).
@@ -76,7 +76,7 @@ class LLGuidanceGrammar:
 
     @property
     def text(self) -> str:
-        """The grammar as LLGuidance reads it: JSON around Lark or a schema."""
+        """The Lark grammar that LLGuidance reads."""
         return self.source.text
 
     def matcher(self, location: str, *, may_relax: bool = False) -> LLGuidanceMatcher:

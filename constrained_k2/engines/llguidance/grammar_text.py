@@ -1,4 +1,4 @@
-"""Translates a schema, or a client's regex or Lark grammar, to the grammar text for LLGuidance."""
+"""Translates JSON Schema, regex, Lark or EBNF to Lark for LLGuidance, and tests schema patterns."""
 
 import json
 import re
@@ -52,7 +52,7 @@ _MAX_EBNF = 1 << 16  # max characters to convert: a megabyte takes a second
 class GrammarText:
     """A grammar for LLGuidance."""
 
-    text: str  # Lark, or JSON around it
+    text: str  # Lark
     coverage: Coverage
     plan: Plan | None = None  # None if this package did not write it from a schema
     model: StateModel | None = None  # None if the grammar gets no DFA
@@ -151,7 +151,7 @@ def _lark(text: str) -> str:
 
 
 class Patterns:
-    """Matches patterns with LLGuidance, which no pattern makes slow, unlike Python's ``re``."""
+    """Matches patterns with LLGuidance: unlike Python's ``re``, no pattern makes it slow."""
 
     def __init__(
         self, tokenizer: llguidance.LLTokenizer | None = None, is_read: Callable[[str], bool] = lambda _: False

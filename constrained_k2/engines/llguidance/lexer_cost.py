@@ -1,4 +1,4 @@
-"""Limits the work of LLGuidance's lexers, and estimates their memory.
+"""Sets LLGuidance's limits on grammar size and lexer work, and estimates a lexer's memory.
 
 A lexer is lazy: its regular expressions and states are made when a text first needs them. So its memory depends on the
 grammar and on the texts so far, not on the length of the grammar's text: ``{"multipleOf": 9999}`` takes 5 MB, and 50 MB
@@ -11,11 +11,11 @@ from typing import Any
 import llguidance
 
 MAX_GRAMMAR_SIZE = 50_000
-"""Symbols of a grammar."""
+"""Max symbols of a grammar."""
 # Fewer symbols than by default, so that a schema of 100 bytes ("maxItems": 100000) is refused within 0.2 s instead of
 # compiling for seconds. More items in a row than by default, since objects may have thousands of optional properties.
 # Five times the default lexer work per step: then a pattern combined with a length takes up to 25 ms, but compiles.
-# A fallback grammar may take five times as long again.
+# A narrowed or relaxed grammar may do five times that work.
 _SIZES: dict[str, Any] = {"max_grammar_size": MAX_GRAMMAR_SIZE, "max_items_in_row": 20_000, "step_max_items": 200_000}
 LIMITS = llguidance.LLParserLimits(**_SIZES, step_lexer_fuel=1_000_000)
 # Lower limits for a client's grammar. Its other costs are bounded by CPU time (client_text.py).

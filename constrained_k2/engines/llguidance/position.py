@@ -2,8 +2,8 @@
 
 A state (:class:`Position`) has two parts. For each open object and array, it has the data that the grammar's state
 model (:mod:`~constrained_k2.grammar.state_model`) names, such as the keys so far. And it has the text since the last
-structural character: a brace, bracket, comma, colon or the end of a string. Inside an ambiguous value, it has the
-whole value so far.
+structural character: a brace, bracket, comma, colon or the end of a string. Inside an ambiguous value, whose
+continuation depends on more than the model records, it has the whole value so far.
 """
 
 import re

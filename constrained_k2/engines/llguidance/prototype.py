@@ -1,4 +1,4 @@
-"""LLGuidance's matcher at the start of a grammar, from which the matchers of calls are copied.
+"""An LLGuidance matcher in a grammar's initial state; the matchers of all calls are copies of it.
 
 Copies are cheap (10 us) but share one lexer, and some patterns exhaust a lexer's states after dozens of copies. Then a
 new prototype is made. The prototype of a simple grammar is only made when a mask first needs LLGuidance.
@@ -14,7 +14,7 @@ from constrained_k2.engines.llguidance.lexer_cost import CLIENT_LIMITS, EASED_LI
 
 
 class Prototype:
-    """The prototype of a grammar. ``shares_with`` is one of a grammar with the same text: this one shares its lexer."""
+    """The prototype of a grammar. ``shares_with``: that of a grammar with the same text, whose lexer it shares."""
 
     def __init__(
         self, tokenizer: llguidance.LLTokenizer, source: GrammarText, shares_with: "Prototype | None" = None

@@ -49,7 +49,7 @@ def has_no_text(matcher: llguidance.LLMatcher) -> bool:
 
 
 def grammar_of(lark: str) -> str:
-    """Wrap a Lark grammar in the JSON that LLGuidance's matcher reads.
+    """Return a Lark grammar in the form that LLGuidance's matcher reads (1.7.6: unchanged).
 
     Raises:
         Refused: The grammar contains half of a surrogate pair.

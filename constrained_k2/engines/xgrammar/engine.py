@@ -36,7 +36,7 @@ from constrained_k2.vocabulary.vocabulary import Vocabulary
 class XGrammarEngine:
     """Compiles schemas with xgrammar, after a trial in a process under limits (see :mod:`.worker`).
 
-    ``<|tool_call_end|>`` is the engine's stop token, so masks allow it exactly when the JSON is complete. All other
+    The format's ``engine_stop`` is the stop token, so masks allow it exactly when the JSON is complete. All other
     special tokens and unused ids are presented as bytes that begin with 0xFF, which is never part of UTF-8, so they
     cannot occur in a string. ``seconds`` limits the CPU time for one schema, with a memory limit of 256 MB; None for
     20 s and 1 GB, which stop only hostile schemas.

@@ -2,7 +2,7 @@
 
 Started as ``python -m constrained_k2.engines.xgrammar.worker``.
 Some schemas take xgrammar minutes or gigabytes, and native code cannot be interrupted. This process has the vocabulary
-and forks for every schema. The fork, which its own timers end, rewrites and compiles the schema under kernel limits.
+and forks for every schema. The fork rewrites and compiles the schema under kernel limits; its timers end it.
 The parent compiles an accepted schema again: to send the compiled grammar (as xgrammar's JSON) would take ten times as
 long, and hundreds of megabytes. Standard input is one end of a :func:`multiprocessing.Pipe`. Linux only. Messages:
 

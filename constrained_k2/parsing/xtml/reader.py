@@ -26,7 +26,7 @@ class Block(IntEnum):
 
 
 class XtmlReader(Reader):
-    """The state machine of one level."""
+    """The state machine of one level, strict or tolerant."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -52,7 +52,7 @@ class TolerantXtmlReader(XtmlReader):
         self._prefix = ""  # buffered tags and blanks that may open a spelled section; content if no call follows
         self._opens_section = False  # the latest buffered tag opens a section
         self._is_spelled = False  # the section, and so the current call, is spelled
-        self._backticks = 0  # in the content; after an odd number, code is being quoted
+        self._backticks = 0  # number in the content; if it is odd, code is being quoted
         self._is_changed = False  # a value of the current call is not what the model wrote
         self._is_uncalled = False  # inside a section or call although the request allows no calls
 

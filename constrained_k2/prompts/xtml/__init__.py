@@ -1,4 +1,4 @@
-"""Renders Kimi K3's prompts (XTML), and repairs requests before that."""
+"""Repairs requests, and renders them as Kimi K3's prompts (XTML)."""
 
 from constrained_k2.prompts.xtml.contract import check_contract
 from constrained_k2.prompts.xtml.options import PromptOptions

@@ -23,7 +23,7 @@ class Argument(NamedTuple):
     """One argument of a call."""
 
     key: str
-    type: str  # of the value: string, number, boolean, null, object or array
+    type: str  # JSON type: string, number, boolean, null, object or array
     text: str  # a string itself, the JSON text of any other value
 
 
@@ -82,7 +82,7 @@ def _members(text: str) -> list[Argument] | str:
             if text[at : at + 1] != ",":
                 return text
             at = _after_blanks(text, at + 1)
-    except ValueError:  # of the decoder
+    except ValueError:  # from the decoder
         return text
 
 

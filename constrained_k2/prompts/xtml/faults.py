@@ -59,11 +59,11 @@ class _Walk:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.faults: list[Fault] = []
-        self.messages = 0  # of the dialog: those that the encoder adds have a type
+        self.messages = 0  # messages of the dialog; the encoder's own ones have a type
         self.awaits_answer = False  # the last token opened a channel of the assistant
         self._vocabulary = vocabulary
         self._number = -1
-        self._header = ""  # of the last message: its attributes
+        self._header = ""  # attributes of the last message
         self._open: tuple[str, ...] = ()  # tags, the outermost first
 
     @property

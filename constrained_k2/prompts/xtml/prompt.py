@@ -103,9 +103,9 @@ class _Dialog:
         self._pieces = pieces
         self._thinking = thinking
         self._sizes = image_sizes
-        self._images = 0  # written so far
-        self._calls: Sequence[Any] = ()  # of the last assistant message
-        self._results = 0  # since then
+        self._images = 0  # number of images so far
+        self._calls: Sequence[Any] = ()  # calls of the last assistant message
+        self._results = 0  # number of results since that message
 
     def write(self, messages: Sequence[Message]) -> None:
         for location, message in messages:

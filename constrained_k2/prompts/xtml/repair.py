@@ -1,4 +1,4 @@
-"""Repairs histories for Kimi K3, so that each tool result is rendered under the right function.
+"""Repairs chat histories for Kimi K3, so each tool result is rendered under the right function.
 
 XTML has no ids of calls: the encoder matches results to the calls of the last assistant message by the client's ids,
 and writes the function's name and a position. Texts need no repair, since their special tokens stay text.
@@ -79,11 +79,11 @@ def _is_function(tool: object) -> bool:
 class _Dialog:
     def __init__(self, repairs: TextRepairs, only_name: str | None, taken: set[str]) -> None:
         self._repairs = repairs
-        self._only_name = only_name  # of the only tool that is declared
+        self._only_name = only_name  # name of the only declared tool
         self._taken = taken  # all ids of the dialog
-        self._spare = count()  # for ids that are made
+        self._spare = count()  # numbers for new ids
         self._pairing = Pairing()
-        self._ids: frozenset[str] = frozenset()  # of the calls of the last assistant message
+        self._ids: frozenset[str] = frozenset()  # ids of the last assistant message's calls
 
     def messages(self, messages: Sequence[Any]) -> list[dict[str, Any]]:
         repaired: list[dict[str, Any]] = []

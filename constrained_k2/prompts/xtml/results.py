@@ -15,7 +15,7 @@ def in_order_of_calls(messages: Sequence[Message]) -> list[Message]:
     matched call replaces the message's own. A run with a message that matches none stays as it is.
     """
     ordered: list[Message] = []
-    calls: dict[str, tuple[int, Any]] = {}  # of the last assistant message: id -> position, name
+    calls: dict[str, tuple[int, Any]] = {}  # calls of the last assistant message: id -> position, name
     for role, run in groupby(messages, key=lambda message: message[1].get("role")):
         if role == "tool":
             ordered += _sorted(list(run), calls)

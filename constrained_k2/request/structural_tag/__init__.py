@@ -2,7 +2,7 @@
 
 vLLM's Python and Rust front ends build such a tag for their Kimi tool parsers, and so does any gateway that calls
 ``xgrammar.get_model_structural_tag``. It contains every function's name, and says if text, several calls or reasoning
-are allowed. A tag is read whole or refused: a tag that differs in any part allows other answers.
+are allowed. A tag is read whole or refused, since a tag that differs in any part allows other answers.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The format types of xgrammar's structural tags that occur in tags of Kimi's tool calls."""
+"""msgspec types for the formats of xgrammar structural tags, as far as Kimi's tool calls use them."""
 
 import json
 from collections.abc import Iterator, Mapping

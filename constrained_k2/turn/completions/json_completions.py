@@ -19,11 +19,11 @@ from constrained_k2.turn.completions.plan_values import PlanValues, values_of
 from constrained_k2.turn.completions.string_suffixes import MOST, suffixes, suffixes_of_key
 from constrained_k2.turn.cursors.json_cursor import JsonCursor, JsonPart, OpenContainer, spelled, unspelled
 
-_LENGTH = 24  # characters, about as many as the longest token of an ending has
+_LENGTH = 24  # characters, about as many as the longest token of a completion has
 _MAX_PIECES = 12
-MAX_KEYS = 8  # max keys to try at one position
+MAX_KEYS = 8  # max keys to try next
 _MAX_ORDERED = 32  # max keys
-_MAX_BEGINNINGS = 32  # max beginnings of values
+_MAX_BEGINNINGS = 32  # max prefixes of values
 _LARGEST = 10**24  # max numerator of a number to write
 _TELLING = 64  # max keys of an object that are compared with its alternatives
 _PATIENCE = 12  # after this many members or items, another alternative of the container is tried
@@ -42,7 +42,7 @@ def json_completions(cursor: JsonCursor, plan: Plan) -> Iterator[str]:
 
 
 class Cursor(Protocol):
-    """A position in a text. A copy of it can be fed texts that may follow."""
+    """A parser state in a text. A copy of it can be fed texts that may follow."""
 
     is_done: bool
 
@@ -182,7 +182,7 @@ def text_of(value: ListedValue) -> str:
 
 
 def _opening(found: list[Alternative]) -> str:
-    """The beginning of the shortest value; empty if the choice is left to the model."""
+    """A prefix of the shortest value; empty if the choice is left to the model."""
     if not found:
         return ""
     if isinstance(found[0], ListedValue):

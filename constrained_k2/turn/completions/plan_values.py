@@ -1,6 +1,6 @@
 """Lists the constants and types that a grammar allows for a value, roughly the shortest first.
 
-{"anyOf": [{"$ref": "#"}, {"type": "null"}]}     Null (4 characters), then the root's objects
+property {"anyOf": [{"$ref": "#"}, {"type": "null"}]}     Null (4 characters), then the root's objects
 """
 
 import json

@@ -1,6 +1,7 @@
-"""Proposes short texts and markers that complete XTML arguments; the mask decides which are legal.
+"""Proposes short completions of Kimi K3's XTML arguments; the mask decides which are legal.
 
-Blocks of required keys come first, with the type of the shortest value. Strings end as soon as they may.
+Required keys come first, each in a block (a tagged argument) with the type of its shortest value. Strings end as soon
+as the mask allows.
 """
 
 import json

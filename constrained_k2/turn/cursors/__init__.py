@@ -1,1 +1,1 @@
-"""Incremental parsers of a turn's arguments or answer, for drafts, the finish reserve and ``explain``."""
+"""Incremental parsers of call arguments and answers, to draft tokens or end before ``max_tokens``."""

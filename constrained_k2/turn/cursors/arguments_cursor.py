@@ -1,4 +1,4 @@
-"""Parses a call's arguments, or an answer in a response format, token by token as they are accepted.
+"""Parses a call's arguments, or an answer in a response format, as the matcher accepts its tokens.
 
 {"city": "Os     in the string of ``city``, by the schema of the called function
 """
@@ -26,15 +26,15 @@ _Decoder = codecs.getincrementaldecoder("utf-8")
 
 @dataclass(slots=True)
 class ArgumentsCursor:
-    """The position in the arguments or the answer after the first ``num_tokens`` tokens of a turn.
+    """The parser state in the arguments or the answer after the first ``num_tokens`` tokens of a turn.
 
     ``follows_text``: True to parse texts of clients' own grammars too, which takes longer.
     """
 
     num_tokens: int = 0
     written: str = ""  # the last characters of the turn, with SPECIAL before each call and for each marker
-    cursor: Cursor | None = None  # the position in the current arguments or answer; None elsewhere
-    text: TextCursor | None = None  # the position in a text of a client's grammar; None elsewhere
+    cursor: Cursor | None = None  # the parser state in the current arguments or answer; None elsewhere
+    text: TextCursor | None = None  # the parser state in a text of a client's grammar; None elsewhere
     follows_text: bool = False
     _matcher: ArgumentMatcher | None = None  # the matcher that is followed
     _followed: int = 0  # the number of the matcher's tokens that were followed
@@ -107,7 +107,7 @@ def _begun(turn: ToolCallMatcher, count: int) -> Cursor | None:
 
 
 def _begun_text(turn: ToolCallMatcher, matcher: ArgumentMatcher, count: int) -> TextCursor | None:
-    """The position before a text of a client's grammar; None for other texts, and if the rules were not parsed."""
+    """The parser state before a text of a client's grammar; None for other texts, and if the rules were not parsed."""
     grammar = matcher.text_grammar
     if grammar is None or (turn.phase is not Phase.ARGUMENTS and count <= 0):
         return None

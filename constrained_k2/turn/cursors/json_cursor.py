@@ -45,7 +45,7 @@ class OpenContainer:
 
 @dataclass(slots=True)
 class JsonCursor:
-    """The position in one JSON value, with the value's schema, in which references are resolved."""
+    """The parser state in one JSON value, and the simplified schema of the current value (references resolved)."""
 
     schema: InitVar[Any]
     expect: JsonPart = JsonPart.VALUE

@@ -1,4 +1,4 @@
-"""A simplified schema for drafts and Kimi K3's finish reserve: property order, required keys, enums."""
+"""A simplified JSON Schema for drafting arguments: types, property order, required keys, enums."""
 
 import json
 from dataclasses import dataclass, field

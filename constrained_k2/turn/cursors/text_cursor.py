@@ -1,4 +1,4 @@
-r"""Follows a text under a client's own Lark or regex grammar, and the JSON or XTML around that text.
+r"""Incrementally parses text of a client's Lark or regex grammar, and the JSON or XTML around it.
 
 {"input": "(ab      Kimi K2: inside the text, after (ab
 """
@@ -16,7 +16,7 @@ _UNICODE = len("\\u0000")
 
 @dataclass(frozen=True, slots=True)
 class TextCursor:
-    """The position in the JSON or XTML around a text, and the parser state of the text."""
+    """The parser state of a text, and of the JSON or XTML around it."""
 
     state: TextState
     form: Literal["json", "xtml", "answer"]
@@ -29,7 +29,7 @@ class TextCursor:
         return self.before == {"json": _QUOTES, "xtml": _MARKERS, "answer": 0}[self.form]
 
     def after(self, piece: str | int) -> "TextCursor":
-        """Return the position after more characters, or after a marker's id."""
+        """Return the parser state after more characters, or after a marker's id."""
         if isinstance(piece, int):
             return replace(self, before=self.before + 1)
         if self.form == "json":

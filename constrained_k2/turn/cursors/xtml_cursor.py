@@ -1,4 +1,4 @@
-"""Follows one call's XTML arguments: which tag or value comes next, and the keys and values so far."""
+"""Parses unfinished XTML arguments incrementally: the current tag or value, keys and values so far."""
 
 import json
 import re
@@ -26,7 +26,7 @@ class XtmlPart(IntEnum):
 
 @dataclass(slots=True)
 class XtmlCursor:
-    """The position in one call's arguments, which are valid so far.
+    """The parser state in one call's arguments, which are valid so far.
 
     ``json`` treats the arguments as one open JSON object, whose keys and values so far are in its first frame. Strings
     are raw text in XTML; the current one is its ``token``. A value of another type is followed as JSON.

@@ -1,4 +1,4 @@
-"""Helpers for XTML tags, ``argument key="KEY" type="TYPE"``, whose pieces are tokenized one by one."""
+"""Completes started XTML argument tags, and names the JSON type of a value in them."""
 
 import json
 from collections.abc import Sequence

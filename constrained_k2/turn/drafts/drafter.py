@@ -39,7 +39,7 @@ class Drafter:
 
     @contextmanager
     def _ahead(self, after: Sequence[int]) -> Iterator[ArgumentsCursor | None]:
-        """A context in which the matcher has accepted these tokens: the position after them; None if illegal."""
+        """Yield the cursor after these tokens, which the matcher has accepted meanwhile; None if one is illegal."""
         matcher = self._matcher
         if matcher.num_tokens < self._tracker.num_tokens:
             self._tracker = ArgumentsCursor()

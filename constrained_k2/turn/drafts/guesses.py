@@ -26,7 +26,7 @@ def likely_continuation(cursor: JsonCursor, limit: int, values: PromptValues | N
     """Guess roughly ``limit`` characters that follow; empty if unknown. The cursor is left unchanged.
 
     Args:
-        cursor: The position.
+        cursor: The parser state.
         limit: The number of characters.
         values: The values in the prompt; None without a prompt.
         written: The latest text of the turn.
@@ -78,7 +78,7 @@ def value_piece(cursor: JsonCursor, values: PromptValues, written: str) -> str:
         if not cursor.token:
             found = values.string(_key_of(cursor), view, written)
             return f'{spelled(found)}"' if found else ""
-        # The cursor stores only the beginning of a long string. The turn's latest text is the string's end.
+        # The cursor stores only a prefix of a long string. The turn's latest text is the string's end.
         begun = unspelled(cursor.token if len(cursor.token) < MAX_TOKEN else written[-_TAIL:])
         text, ends = values.rest_of_string(begun, written) if begun else NO_GUESS
         return spelled(text) + '"' * ends

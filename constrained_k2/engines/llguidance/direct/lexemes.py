@@ -1,4 +1,4 @@
-"""Byte-level lexers for JSON strings and numbers, with exactly the spellings that grammars accept.
+"""Byte-level lexers for JSON strings and numbers, in exactly the spellings that grammars allow.
 
 -1.5e3     a state after each byte: minus, whole, point, fraction, e, exponent
 """
@@ -102,7 +102,7 @@ def is_complete(state: NumberState) -> bool:
 
 
 def number_state(kind: NumberKind, text: bytes, longest_run: int) -> NumberState | None:
-    """Return the state after a prefix. Equal states allow the same tokens with up to ``longest_run`` digits."""
+    """Return the state after a prefix. Equal states allow equal tokens, if none has over ``longest_run`` digits."""
     state = NUMBER_START
     for byte in text:
         following = number_after(kind, state, byte)

@@ -1,4 +1,4 @@
-"""Computes masks from a trie of the vocabulary, and caches recently used ones for all grammars.
+"""Computes masks from the token trie, and caches recently used ones; all grammars share the cache.
 
 For example, a new tool's first free string may use the mask that was computed for another tool's free string.
 """
@@ -57,12 +57,12 @@ class DirectMasks:
         # not used lately are evicted. The value is None if only the engine can compute the mask.
         self._new: dict[Hashable, Any] = {}  # Row or None, by residual, or by residual and previous token
         self._old: dict[Hashable, Any] = {}
-        self._new_bytes = self._old_bytes = 0  # of residuals, without their masks
+        self._new_bytes = self._old_bytes = 0  # bytes of residuals, without their masks
         self._half = budget // 2
         self._row_bytes = 4 * words_per_row(vocabulary.size)
         self._lock = threading.Lock()
         self.empty = self._trie.empty()
-        """The mask without a token, always this object. A parser state with it contradicts its grammar."""
+        """The mask that allows no token; always this object, so that callers can compare by identity."""
         for residual in _frequent(self._values):  # now rather than within some request's first mask
             mask_of(residual, self._trie, self.terminals, self._stop_id)
 

@@ -1,4 +1,4 @@
-"""Describes the grammar nodes with direct masks, which need LLGuidance for single terminals at most.
+"""Describes the grammar nodes whose masks can be computed without LLGuidance's parser.
 
 A node has a rule if its values are strings (any string, enum values, or one terminal), numbers (without bounds, or one
 terminal), literals, arrays with one node for all items, and objects whose state is one bit for each declared key. Any
@@ -39,7 +39,7 @@ class ArrayRule:
 
 @dataclass(frozen=True, slots=True)
 class ValueRule:
-    """The values of a node; all of them may occur together."""
+    """The values that a node allows: the union of all fields."""
 
     has_strings: bool = False  # any string
     listed: tuple[bytes, ...] = ()  # the only allowed strings (enum values), as JSON

@@ -27,7 +27,7 @@ from constrained_k2.engines.llguidance.direct.values import Terminal
 from constrained_k2.engines.llguidance.lexer_cost import LEXER_BYTES, LIMITS, lexer_bytes
 from constrained_k2.vocabulary.bitmask import allowed_ids
 
-_SHARE = 8  # terminals may take this part of the budget: an eighth
+_SHARE = 8  # terminals may take an eighth of the budget
 _MAX_FORCED = 4096
 _MAX_CHEAP = 4096
 _CHEAP = 500_000  # bytes of a lexer at its first mask, which takes some 2 ms
@@ -52,7 +52,7 @@ class Unknown(Exception):
 
 
 class Terminals:
-    """Splits the tokens that may follow inside a string or number: those that end it, and all others.
+    """Splits the tokens that may follow inside a string or number into tokens that end it, and all others.
 
     LLGuidance decides which tokens a terminal accepts.
 
@@ -201,7 +201,7 @@ class Terminals:
         ranges, row, taken = node.beginning(bounds), trie.empty(), list[Taken]()
         if trie.root.ranges[0] in node.ranges and not is_forced:
             mask = np.frombuffer(matcher.compute_bitmask(), dtype=np.int32)[: len(row)]
-            ranges = [each for each in ranges if each[2]]  # the mask has the tokens at the root
+            ranges = [each for each in ranges if each[2]]  # the mask covers the tokens at the root
             if terminal.is_string:
                 row = mask & self._without_quote
                 places = self._places[allowed_ids(mask & self._with_quote)].tolist()

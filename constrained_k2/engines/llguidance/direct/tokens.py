@@ -41,7 +41,7 @@ NUMBER_BYTES: Bounds = ((0x2B, 0x3A), (0x45, 0x46), (0x65, 0x66))  # signs, poin
 class Split(NamedTuple):
     """The tokens below a node that continue a lexeme.
 
-    In a string ``ab`` ends inside, ``"}`` ends it at once and ``ab"}`` later. In a number ``2``, ``}`` and ``2}`` do.
+    In a string, the token ``ab`` is inside, ``"}`` is at_once, ``ab"}`` is later. In a number: ``2``, ``}``, ``2}``.
     """
 
     inside: Row  # tokens that end inside the lexeme: a mask, [words]

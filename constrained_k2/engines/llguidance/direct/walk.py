@@ -1,6 +1,6 @@
 """Computes a mask by walking the token trie along the bytes that a parser state allows next.
 
-After {"a": with an integer, the token `` 12,`` is followed byte by byte: blank, digits, a comma that ends the value.
+If an integer follows {"a": the token `` 12,`` is walked byte by byte: blank, digits, a comma that ends the value.
 """
 
 from collections.abc import Callable, Sequence

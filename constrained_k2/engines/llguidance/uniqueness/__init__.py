@@ -1,1 +1,1 @@
-"""Uniqueness filter: removes tokens that repeat a key or ``uniqueItems`` item, if other tokens remain."""
+"""Uniqueness filter: masks out tokens that repeat a key or ``uniqueItems`` item, if others remain."""

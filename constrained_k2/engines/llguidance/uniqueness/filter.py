@@ -19,7 +19,7 @@ Row = npt.NDArray[np.int32]
 class UniquenessFilter:
     """The uniqueness filter of one call, stage 4 of its masks: stores the seen keys and items, and removes repeats.
 
-    No mask becomes empty: if every key or item with the current prefix has been written (which takes a pattern, a
+    No mask becomes empty: if every key or item with the current prefix has been written (possible with a pattern, a
     length, a range or few names), one may repeat. A repeated key's last value counts; coverage reports such items as
     relaxed.
 
