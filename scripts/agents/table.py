@@ -11,12 +11,15 @@ from scripts.agents.scenarios import SCENARIOS
 _HEAD = """# Agents
 
 Which coding agents work with a server that runs this package, by endpoint. `scripts/agents.sh` installs the agents,
-runs them without a terminal and writes this page. It dictates a tiny model's turns token by token, under the masks. In
-the column *sampled* the model chooses its calls itself. *Good* means that the server accepts every request, and that
-the agent goes through all turns, shows the last answer and exits with 0. An agent with 0 tools gets no calls.
+runs them without a terminal and writes this page. The script dictates the turns of a tiny model token by token, under
+the masks. *Good* means that the server accepts every request. The agent also goes through all turns, shows the last
+answer and exits with code 0 (except in *cancelled*, see below). A dash below a scenario means that it was not run. An
+agent with 0 tools gets no calls.
 
 * *tool turns*: reasoning, text and calls; one call fails on purpose.
-* *cancelled*: the agent is interrupted during a long answer, and the server must then become idle.
+* *cancelled*: the agent is interrupted during a long answer. *Good* means that it aborts the answer, and that the
+  server is idle within 30 seconds.
+* *sampled*: the calls are not dictated; the model samples them under the masks.
 * *60 more tools*: an MCP server adds 60 tools.
 * *tool search*: the agent does not send these 60 tools until the model searches for one.
 * *answer schema*: a call, then an answer that obeys a JSON Schema.
@@ -28,7 +31,7 @@ the agent goes through all turns, shows the last answer and exits with 0. An age
 _REFUSED = """
 ## Requests that were refused
 
-The column *by* has *this package* if vLLM accepts the request with the constraint switched off.
+The column *by* has *this package* if vLLM accepts the same request with the constraint switched off.
 """
 
 
