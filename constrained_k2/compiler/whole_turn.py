@@ -84,7 +84,4 @@ def build_grammar(  # noqa: PLR0913 - the last three have defaults that most kee
 
 def _nested(text: str) -> str:
     """Return a grammar as the body of a rule; its own rules and terminals stay local to it."""
-    if text.startswith("{"):  # JSON around a Lark grammar
-        (only,) = json.loads(text)["grammars"]
-        return f"%lark {{\n{only['lark_grammar']}\n}}"
     return f"%lark {{\n{text.removeprefix(NO_FORCING).strip()}\n}}"

@@ -1,4 +1,4 @@
-"""Exports the answers of an A/B run as logs that ``inspect view`` of Inspect (inspect_ai) opens, one per arm.
+"""Exports the answers of an A/B run as logs for the viewer of Inspect (inspect_ai), one per arm.
 
 A request is a sample, a repetition an epoch. Each answer has two scores, 0 or 1: ``right`` (nothing is wrong) and
 ``in_form`` (no error that a constraint rules out). Source of the format: inspect_ai 0.3.285, ``EvalLog`` (version 2).
