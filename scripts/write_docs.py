@@ -40,8 +40,8 @@ An unknown name or a wrong value stops the server.
 ## Fields of a request
 
 Send them in `vllm_xargs`: `{{"vllm_xargs": {{"constrained_k2_finish_reserve": 60}}}}`. On /v1/completions
-put `undeclared_keys`, `undeclared_calls`, `max_calls` and `repeated_calls` next to `tools`, unprefixed. A wrong value
-gets HTTP 400.
+put `undeclared_keys`, `undeclared_calls`, `max_calls` and `repeated_calls` beside `tools` in the JSON of
+`constrained_k2`, without the prefix `constrained_k2_`. A wrong value gets HTTP 400.
 
 {fields}
 """

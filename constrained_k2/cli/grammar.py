@@ -13,8 +13,9 @@ strict, no grammar is printed and the exit code is 1.
 formats and their limits:
   lark            For LLGuidance 1.7 or newer. As this package's own matchers: properties in any order, the expected
                   index, markers as special tokens. Differences: text cannot end, and a call cannot begin, inside a
-                  broken UTF-8 character; a turn has at most a few hundred calls. Very large objects need LLGuidance's
-                  limits raised. vLLM's guidance backend rejects Kimi's own tokenizer.
+                  broken UTF-8 character; a turn has at most a few hundred calls; undeclared keys, and the items of
+                  uniqueItems, may repeat. Very large objects need LLGuidance's limits raised. vLLM's guidance
+                  backend rejects Kimi's own tokenizer.
   structural-tag  For xgrammar 0.2 or newer, as vLLM takes it (structured_outputs.structural_tag, response_format).
                   Markers are Kimi K2's token ids. Properties only in the schema's order; any digits as the index unless
                   the request allows one call only; under vLLM xgrammar treats the other special tokens as plain text.

@@ -28,7 +28,7 @@ from constrained_k2.schema.undeclared_keys import UndeclaredKeys, requires_undec
 
 _CONTAINERS = (Array, Object)
 _MAX_TOGETHER = 2  # max witnesses that one member serves as at once, not counting those that its key alone decides
-MAX_COMBINED_PATTERNS = 4  # max key patterns of an object whose combinations are tried, since a key may match several
+MAX_COMBINED_PATTERNS = 4  # max key patterns of an object for trying all their combinations: a key may match several
 MAX_LISTED_KEYS = 64  # max declared and pattern-listed keys together, for the listed keys to count as declared
 _Demand = tuple[Witness, Witness]
 """A witness, and the conditions that remain once the key of a member is known."""
@@ -186,7 +186,7 @@ class Productivity:
         """Return whether each witness is possible, and whether a grammar can require it.
 
         A witness with a condition on its value can be required if undeclared keys remain for it. A witness without
-        such a condition comes sooner or later, as keys do not repeat.
+        such a condition is written sooner or later, as keys do not repeat.
         """
         if not shape.wanted:
             return "written"
@@ -236,7 +236,7 @@ class Productivity:
         return [(one, replace(one, names=ANY)) for one in sorted(fitting, key=lambda one: one.order)]
 
     def _has_room(self, shape: Array, matching: Node, fewest: int, most: int | None) -> bool:
-        """Return True if that many items can satisfy a ``contains`` clause."""
+        """Return True if ``fewest`` items of an array can satisfy a ``contains`` clause."""
         if most is not None and most < fewest:
             return False
         room = 0

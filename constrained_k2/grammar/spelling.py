@@ -1,4 +1,4 @@
-"""Regexes for the spelling of string values: in JSON with escapes, in raw text and in XTML attributes.
+"""Regexes of string values as spelled in JSON, raw text or attributes of XTML (Kimi K3's format).
 
 A JSON string can be spelled in many ways, as any character may be escaped. If values are compared, each has only one
 spelling: a character is written as itself unless the text requires an escape. So no excluded value passes in another

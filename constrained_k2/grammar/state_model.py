@@ -1,4 +1,4 @@
-"""The state model of a grammar: for each node, the facts about a prefix that decide what may follow.
+"""Models a grammar's parser states: which keys, item counts and strings decide the allowed tokens.
 
 In most schemas the JSON type of a value decides its alternative. Then a parser state depends only on the seen keys of
 objects, the number of items of arrays, and the text since the last structural character: ``{"a":1,`` and ``{"a":[2],``

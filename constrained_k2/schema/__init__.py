@@ -1,1 +1,1 @@
-"""Turns JSON Schemas into shapes, each a set of values of one JSON type: the source of grammars."""
+"""Expands JSON Schemas into shapes: sets of values of one JSON type, to write grammars from."""

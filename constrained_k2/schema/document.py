@@ -129,7 +129,7 @@ class SchemaDocument:
         name = schema.get("$id", schema.get("id") if self.draft == "legacy" else None)
         if isinstance(name, str) and not (self.draft == "legacy" and "$ref" in schema):  # a "$ref" ignores siblings
             absolute, _, fragment = urljoin(base, name).partition("#")
-            if name.startswith("#"):  # urljoin drops it after a URN
+            if name.startswith("#"):  # urljoin drops a base that is a URN
                 absolute = base
             if fragment and self.draft == "legacy":
                 self._anchors.setdefault((absolute, fragment), pointer)

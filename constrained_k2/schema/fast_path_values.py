@@ -1,6 +1,7 @@
-"""Decides if keywords without subschemas, such as ``minimum``, keep a schema on the fast path.
+"""Decides if keywords without subschemas, such as ``minimum``, need no compiling at admission.
 
-:mod:`constrained_k2.schema.fast_path` says which schemas these are. A set of JSON types is an integer, a bit for each.
+Such keywords keep a schema on the fast path (:mod:`constrained_k2.schema.fast_path`). A set of JSON types is an
+integer, a bit for each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +60,7 @@ def kinds_of_values(values: Sequence[Any]) -> int:
 
 
 def check_name(name: str) -> None:
-    """Raise :class:`NotOnFastPath` for a property's name that is long, or not printable."""
+    """Raise :class:`NotOnFastPath` for a property's name that is empty, long, or not printable."""
     # check_budget mistakes a property named patternProperties for the keyword.
     if not 0 < len(name) <= _MAX_NAME or not name.isprintable() or name == "patternProperties":
         raise NotOnFastPath

@@ -1,4 +1,4 @@
-"""Tests JSON values against shapes, for example to drop ``enum`` values that other keywords forbid."""
+"""Tests JSON values against an expanded schema, such as ``enum`` values against other keywords."""
 
 from fractions import Fraction
 from typing import Any

@@ -53,7 +53,8 @@ class Normalizer:
         document: The schema.
         matches: Returns True if a text contains a match of a pattern; must be safe on hostile patterns.
         relaxes_negations: True to relax negations that have no exact grammar; else they are narrowed.
-        exact_witnesses: True to negate key maps exactly, by witnesses, which may cost too much; else not exactly.
+        exact_witnesses: True to negate key maps exactly, by witnesses, which may cost too much; else they are narrowed
+            or relaxed.
         left_out: Keywords to relax because their alternatives cost too much. If there are any, ``oneOf`` is read as
             ``anyOf``.
     """

@@ -238,7 +238,7 @@ def with_value(key: str, node: Node) -> Object:
 
 def meet(one: Shape, other: Shape) -> Shape | None:
     """The intersection of two shapes of one kind, neither a :class:`ListedValue`; None if it is known to be empty."""
-    match one, other:  # the most frequent first
+    match one, other:  # objects, the most frequent, come first
         case Object(), Object():
             most = _tighter(one.most, other.most)
             object_ = Object(

@@ -72,8 +72,8 @@ def test_relaxed_and_refused_tools(coverage: Run) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ([], "a back-reference to a group of more than"),
-        (["--format", "kimi-k3"], "a back-reference to a group of more than"),
+        ([], "a back-reference in a repetition, or to a group"),
+        (["--format", "kimi-k3"], "a back-reference in a repetition, or to a group"),
         (["--format", "kimi-k3", "--engine", "xgrammar"], "with LLGuidance only"),
     ],
 )

@@ -17,7 +17,7 @@ from tests.kit.data import table
 
 TABLE: dict[str, dict[str, Any]] = table(__file__)
 """Pattern -> texts that contain a match, and texts that do not; for a relaxed one the reason, which names the part."""
-LOOKS_INSIDE = "lookaround, other than lookahead right after the first ^; the rest of the pattern is enforced"
+LOOKS_INSIDE = "lookaround other than lookahead right after the first ^; the rest of the pattern is enforced"
 TEXTS = ("", "a", "b", "aa", "\\", '"', "\n", "é", "😀", "[", "x]", "9", "a{,2}", "\\1")
 
 

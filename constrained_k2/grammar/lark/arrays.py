@@ -1,6 +1,6 @@
 """Writes the Lark rules of arrays: prefix items, repetition, ``uniqueItems`` and ``contains``.
 
-ArrayPlan(prefix=(A,), rest=B, most=3)     an A, then up to two Bs, each after a comma
+ArrayPlan(prefix=(A,), rest=B, most=3)     nothing, or an A and up to two Bs, with commas between them
 
 ``contains`` becomes one rule per state. If the items have few possible values, ``uniqueItems`` becomes one bit per
 value; else a matcher compares the items.
@@ -85,7 +85,7 @@ def _unequal(rules: Rules, plan: UnequalValues, name: str) -> str:
 def _counted(rules: Rules, plan: CountedItems, name: str) -> str:
     """Return the body of an array with ``contains``, and add a helper rule for each state.
 
-    {"contains": {"const": 1}}     s0: any s0 | 1 s1     s1: any s1 | "]"     (commas left out)
+    {"contains": {"const": 1}}     s0: any s1 | 1 s2     s1: any s1 | 1 s2     s2: any s2 | "]"     (commas left out)
     """
     for number, state in enumerate(plan.states):
         alternatives = ['"]"'] if state.may_end else []

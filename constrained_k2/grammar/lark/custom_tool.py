@@ -1,9 +1,9 @@
 r"""Translates an OpenAI custom tool's grammar (Lark or regex) into a grammar of a call's arguments.
 
     start: /b+/ NL      in JSON:  start: "{" ws "\"input\"" ws ":" ws "\"" r_start "\"" ws "}"
-    NL: /\n/                      r_start: L0 L1
+    NL: /\n/                      r_start: L0 t0
                                   L0: /(?:b){1,}/
-                                  L1: /\\n/
+                                  t0: L1            L1: /\\n/
 
 The arguments are an object of one string. The client's rules keep their structure; each terminal is rewritten to match
 the text as it is spelled in that string. The lexer is greedy: if two terminals match, the longer match wins, as with

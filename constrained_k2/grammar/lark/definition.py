@@ -1,4 +1,4 @@
-r"""Reads a client's Lark grammar: its rules as lark's trees, and each terminal as a parsed regex.
+r"""Parses a client's Lark grammar: rules into lark's parse trees, terminals into parsed regexes.
 
     start: /b+/ NL      rules      start: the tree of its body
     NL: /\n/            items_of   /b+/: one repetition; NL: one character

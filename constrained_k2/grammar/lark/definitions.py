@@ -1,4 +1,4 @@
-"""Gives names to terminals and to sets of alternatives, so that a grammar defines each only once."""
+"""Deduplicates a grammar's terminals and alternations: equal bodies share a name and definition."""
 
 
 class Definitions:

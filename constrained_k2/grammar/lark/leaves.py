@@ -1,7 +1,7 @@
 """Writes the Lark rules of strings, numbers, booleans, null, and of ``enum`` and ``const`` values.
 
 StringPlan(…, '/"a.*"/')              T0: /"a.*"/
-NumberPlan(Number(multiple=0.01))     %json {"type": "number", "minimum": 0, "multipleOf": 0.01}
+NumberPlan(Number(multiple=0.5))      "-"? %json {"type": "number", "minimum": 0, "multipleOf": 0.5}
 """
 
 import json

@@ -1,4 +1,4 @@
-r"""Finds parts of a client's grammar that the greedy lexer (longest match) may be unable to complete.
+r"""Detects adjacent parts of a client's grammar between which a longest-match lexer can get stuck.
 
     start: /[^;]*/ "END"        no text: the first terminal also matches END
     start: /[^;]*/ ";"          "END;"

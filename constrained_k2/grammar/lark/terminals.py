@@ -1,4 +1,4 @@
-"""JSON lexemes as Lark terminals; helpers for Lark literals and for conditions on a rule parameter.
+"""Defines JSON lexemes as Lark terminals; writes Lark literals and conditions on a rule parameter.
 
 STRING, PLAIN and NUMBER are defined once in a grammar; ws is bounded, so that a model cannot loop on blanks.
 """

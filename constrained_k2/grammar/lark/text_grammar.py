@@ -1,6 +1,6 @@
-r"""A client's grammar as automata, with the length of the shortest completion from each state.
+r"""Builds automata of a client's Lark or regex grammar, with each state's shortest completion.
 
-    start: "(" start* ")" | /[a-z]+/ ";"        shortest text: a; (2 characters); completion of ((ab: ;)) (3)
+    start: "(" start* ")" | /[a-z]+/ ";"        shortest text: () (2 characters); completion of ((ab: ;)) (3)
 
 Each rule is an NFA over terminals and rules. A slot is one of its states: a position between two parts of the rule's
 body. For each slot, the length of the shortest text from there to the rule's end is computed by Knuth's generalization
@@ -98,7 +98,7 @@ class Terminal:
         return self._suffixes[state]
 
     def characters(self, state: int) -> tuple[str, ...]:
-        """Return characters worth trying next: for each transition, an accepted character and its ranges' ends."""
+        """Return characters worth trying next: per transition, one in its ranges, and their half-open bounds."""
         if state not in self._characters:
             several = list[Ranges]()
             with suppress(TooManyStates, Untranslatable):

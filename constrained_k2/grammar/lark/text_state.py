@@ -1,4 +1,4 @@
-r"""Incremental parser for a client's grammar: immutable states, from which short completions are found.
+r"""Parses text incrementally by a client's grammar; finds short completions of any parser state.
 
     start: "(" start* ")" | /[a-z]+/ ";"        ((ab is inside /[a-z]+/, in three nested rules; its completion is ;))
 
@@ -24,7 +24,7 @@ _MAX_MEASURED = 8  # readings whose completions are compared
 _MAX_COMPLETIONS = 8
 _MAX_CHECKED = 256  # readings that the characters of one completion are checked with
 _MAX_TRIED, _MAX_CHARACTERS = 256, 32  # readings that a search tries in all, and characters after one state
-_LIKELY = 24  # characters of a completion that are computed: no token is much longer
+_LIKELY = 24  # characters of a completion that are computed: few tokens are longer
 
 
 class _Caller:

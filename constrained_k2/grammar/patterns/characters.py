@@ -1,6 +1,6 @@
-"""Translates ECMA-262 character classes into regexes for one character, as JSON or raw text spells it.
+"""Translates ECMA-262 character classes into code point ranges, and ranges into grammar regexes.
 
-The spelling in attributes of XTML is supported too.
+A regex matches one character as JSON, raw text or an XTML attribute spells it.
 
 [^"]                in JSON:      any character but a quote; a backslash is spelled as two
 """

@@ -21,7 +21,7 @@ _SURROGATES = range(0xD800, 0xE000)
 _CHARACTERS = (sre.LITERAL, sre.IN)
 _BOUNDARIES = ((sre.AT, sre.AT_BOUNDARY), (sre.AT, sre.AT_NON_BOUNDARY))
 
-_Place = tuple[tuple[int, ...], int]  # a term of each pattern, and the number of characters, capped at the least
+_Place = tuple[tuple[int, ...], int]  # a term of each pattern, and the number of characters, capped at ``least``
 
 
 def shortest_suffix(

@@ -1,4 +1,4 @@
-r"""Splits a regex into rules and terminals, so that a JSON escape can only begin a terminal.
+r"""Splits a regex into Lark rules, so that a JSON escape occurs only at the start of a terminal.
 
 LLGuidance's lexer is greedy and never backtracks. For ``/.+/ "\n"`` inside JSON, it would read the backslash of ``\n``
 as part of an escaped quote, which ``.`` matches too, and the line could never end. So an escaped character only begins

@@ -1,6 +1,6 @@
 r"""Parses regexes of Rust's ``regex`` crate and of Lark grammars into trees of Python's regex parser.
 
-For regular languages the two dialects differ little. Digits, spaces and word characters are Unicode's. Examples:
+For regular languages, Rust's and Python's dialects differ little. Digits, spaces and word characters are Unicode's.
 
     (?P<a>\d+)          [\s\S]          \p{L}{2}        a(?i:b)
 """

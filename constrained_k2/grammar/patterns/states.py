@@ -1,7 +1,7 @@
 """Runs regexes as lazily built DFAs, by partial derivatives.
 
-A term is a sequence of items that remain to be matched. A DFA state is the set of terms that a prefix may have reached.
-Terms and states are made when a text first reaches them.
+A term is a sequence of regex items that remain to be matched. A DFA state is the set of terms that a prefix may have
+reached. Terms and states are made when a text first reaches them.
 
     ^ab*$               begins in {ab*}; after a, and after each b, it is in {b*}
 """

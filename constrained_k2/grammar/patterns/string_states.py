@@ -1,4 +1,4 @@
-"""The DFA of the strings that a schema node allows: patterns, formats, lengths, excluded values.
+"""Builds DFAs of the strings that a schema allows: patterns, formats, lengths, excluded values.
 
 Prefixes in one state have equal continuations.
 
@@ -100,7 +100,7 @@ class _Alternative:
     def key(self, part: Any, lengths: tuple[int, ...]) -> Any:
         """Return a key that states with equal masks share. Raises TooManyStates if the mask would hardly recur.
 
-        The key is not the exact number of characters: tokens have few lengths, so ranges of numbers have equal masks.
+        Far from ``maxLength``, the key omits the exact length: token lengths are few, so many lengths have equal masks.
         """
         if part is None or self.shape.longest is None or (rest := self.shape.longest - part[0]) <= _NEAR:
             return part

@@ -1,4 +1,4 @@
-"""Translates ECMA-262 patterns on a string's value into regexes on its spelling, escapes included.
+"""Translates ECMA-262 patterns on string values into regexes on JSON or raw text, with its escapes.
 
 Grammars intersect these regexes with negated patterns and excluded values, which are spelled in the same way. On a side
 without an anchor, a regex gets ``.*``:

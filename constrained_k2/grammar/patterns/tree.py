@@ -52,7 +52,7 @@ def parse(pattern: str) -> Items:
         raise Untranslatable("flags")
     items = without_flags(parsed, 0)
     if any(operation in LOOKS for operation, _ in walk(items)):
-        raise Untranslatable("lookaround, other than lookahead right after the first ^")
+        raise Untranslatable("lookaround other than lookahead right after the first ^")
     return items
 
 

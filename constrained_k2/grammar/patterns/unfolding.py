@@ -142,7 +142,9 @@ def _literals(text: tuple[int, ...]) -> Items:
 def _text(number: int, groups: Groups) -> Items:
     text = groups.get(number, ())
     if text is None:
-        raise Untranslatable(f"a back-reference to a group of more than {_MAX_TEXTS} texts, or in a repetition")
+        raise Untranslatable(
+            f"a back-reference in a repetition, or to a group that matches more than {_MAX_TEXTS} texts"
+        )
     return _literals(text)
 
 

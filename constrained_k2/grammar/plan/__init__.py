@@ -1,1 +1,1 @@
-"""Plans grammars: the alternatives of each schema node as plain data, from which Lark text is written."""
+"""Converts expanded schemas into grammar plans: plain data, from which Lark text is written."""

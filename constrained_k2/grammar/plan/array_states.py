@@ -1,10 +1,10 @@
 """Plans arrays with ``contains`` as a finite automaton that counts the matching items.
 
-A state is the number of items so far and, for each ``contains`` clause, how many items satisfy it. A count stops at the
-number from which further matches make no difference; then the clause no longer restricts items. States that lead to no
-complete array are left out, so a comma is never a dead end.
+A state is the number of items so far and, for each ``contains`` clause, how many items satisfy it. Without
+``maxContains``, a count stops at ``minContains``: from then on, the clause does not restrict items. States that lead to
+no complete array are left out, so a comma is never a dead end.
 
-{"contains": {"const": 1}}     s0: any s0 | 1 s1     s1: any s1 | "]"     (commas left out)
+{"contains": {"const": 1}}     s0: any s1 | 1 s2     s1: any s1 | 1 s2     s2: any s2 | "]"     (commas left out)
 """
 
 from collections.abc import Iterable, Iterator

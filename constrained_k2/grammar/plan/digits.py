@@ -1,4 +1,4 @@
-"""Writes number ranges as regexes: they match only JSON numbers that parsers read as in the range.
+"""Writes number ranges as regexes that match only JSON numbers whose parsed value is in the range.
 
 Numbers have up to ``MAX_DIGITS`` digits on either side of the point: this stops a model that loops on a digit. Numbers
 with an exponent have one digit before the point, which is not zero. So their exponents are compared first, then their

@@ -1,4 +1,4 @@
-"""Builds a Lark terminal of undeclared keys that match just a given subset of the object's patterns."""
+"""Builds the Lark terminal of undeclared keys that match the given key patterns and no others."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,7 +1,7 @@
 """Plans strings and numbers as terminals; drops constraints that have no exact or affordable terminal.
 
 {"type": "string", "pattern": "^a"}     /"a(?:CHARACTER)*"/; CHARACTER also matches an escape
-{"type": "integer", "minimum": 3}       /(?:[3-9]|[1-9][0-9]{1,39})/
+{"type": "integer", "minimum": 3}       /(?:[3-9]|[1-9][0-9]{1,38}|[1-9][0-9]{39})/
 """
 
 import math
@@ -22,7 +22,7 @@ from constrained_k2.schema.shapes import ListedValue, Number, Shape, String
 from constrained_k2.schema.string_formats import patterns_of
 
 Effort = Literal["exact", "narrow", "relaxed"]
-"""The precision of a grammar: ``narrow`` shortens strings with patterns, ``relaxed`` drops the patterns."""
+"""The precision of a grammar: ``narrow`` shortens strings with patterns, ``relaxed`` drops patterns and formats."""
 
 INTEGERS = KeywordNote(
     ("type", "multipleOf"), "narrowed", "1.0 and 1e3, which JSON Schema counts as integers, are never written"
@@ -187,7 +187,7 @@ def _plan_multiples(shape: Number, beside: NumbersSoFar, notes: tuple[KeywordNot
     coefficient, decimals = without_point(shape.multiple)
     reason, most = "", _MOST_TOGETHER if decimals else _LARGEST_MULTIPLE
     if coefficient > most:
-        reason = f"multiples of more than {most} (without the decimal point) take too many states"
+        reason = f"multiples of a number whose digits, without the point, exceed {most} take too many states"
     elif (common := math.lcm(beside.common, coefficient)) > max(coefficient, _MOST_TOGETHER):
         reason = f"alternatives with a common multiple of more than {_MOST_TOGETHER} take too many states"
     elif not is_read_exactly(shape.multiple):

@@ -4,7 +4,7 @@ The grammar's text and state model are made from the plan. Nodes refer to each o
 grammars, whatever schemas they come from.
 
 {"type": "array", "items": {"type": "boolean"}}     nodes[1] = (ArrayPlan(rest=2),)     nodes[2] = (Boolean(),)
-{"type": "string", "pattern": "("}                  Wider(String(), ("pattern",), "this package has no grammar of …")
+{"type": "integer", "multipleOf": 10001}            Wider(Number(integer=True), ("multipleOf",), "multiples of …")
 """
 
 from typing import Literal, NamedTuple

@@ -1,9 +1,9 @@
-"""Plans objects with keys in any order: a bit per key, possible members, the bits that must be set.
+"""Plans objects with keys in any order: a 64-bit rule parameter records the keys already written.
 
 Witnesses, the members that a negation demands, have the last bits. If more than 64 keys are required, some of them
 have no bit: they are written before all other keys, in the schema's order.
 
-{"properties": {"a": {}}, "required": ["a"]}     members=(Member("a", 0, bit=0),) extras=(Extra(…, 0),) required=1
+{"properties": {"a": {}}, "required": ["a"]}     members=(Member("a", 2, bit=0),) extras=(Extra(…, 0),) required=1
 """
 
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 A shape without an exact grammar is replaced by a wider one, and the keywords that this relaxes are noted.
 
-{"type": ["array", "null"]}     nodes[1] = (ArrayPlan(rest=0), Null())     nodes[0] is any value
+{"type": ["array", "null"]}     nodes[1] = (Null(), ArrayPlan(rest=0))     nodes[0] is any value
 """
 
 from constrained_k2.grammar.plan.arrays import plan_array

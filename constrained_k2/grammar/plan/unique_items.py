@@ -1,4 +1,4 @@
-"""Plans ``uniqueItems`` for items with too many possible values to list: a matcher compares the items.
+"""Plans ``uniqueItems`` for items with too many values to list: they are compared while decoding.
 
 ``{"type": "array", "items": {"type": ["string", "integer"]}, "uniqueItems": true}``: after ``[1,"a",`` neither ``1``
 nor ``"a"`` may repeat (:mod:`constrained_k2.engines.llguidance.uniqueness`). Strings are compared as values, numbers as

@@ -31,7 +31,7 @@ from constrained_k2.schema.shapes import (
     without_key,
 )
 
-_MAX_PARTS = 64  # max items and members in the excluded arrays or objects
+_MAX_PARTS = 64  # max excluded arrays and their items, or excluded objects and their members
 
 
 def excluding(read: Reader, keyword: str, values: list[Any]) -> Iterator[Shape]:

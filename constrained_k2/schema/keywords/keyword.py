@@ -1,4 +1,4 @@
-"""The class of the keyword table's rows, and the reader that a row uses to read a schema's keywords."""
+"""The classes Keyword, a row of the keyword table, and Reader, which reads a schema's keywords."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -42,7 +42,7 @@ class Expander(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads the keywords of one schema. A missing keyword is None or empty; a value of the wrong type is IllFormed."""
+    """Reads the keywords of one schema. A missing keyword is None or empty; a wrong type raises IllFormed."""
 
     normalizer: Expander
     schema: dict[str, Any]

@@ -109,7 +109,7 @@ def _format(read: Reader) -> Iterator[Shape]:
     if (name := read.text("format") or "") in FORMATS:
         yield String(formats=frozenset({name}))
         if left_out := FORMATS[name].left_out:
-            read.note("format", "narrowed", f"valid, but not written: {left_out}")
+            read.note("format", "narrowed", f"these valid strings are never written: {left_out}")
 
 
 def _not_format(read: Reader) -> list[Shape]:

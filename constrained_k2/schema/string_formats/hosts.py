@@ -1,8 +1,9 @@
-"""Regexes for host names, IP addresses and mailboxes: RFC 1123, 2673 (dotted quads), 4291 and 5321.
+"""Regexes for host names, IP addresses and mailboxes, in ASCII or internationalized (IDNA 2008).
 
-Beyond ASCII, they match a subset of RFC 5890 to 5893 (IDNA 2008) and of RFC 6531: the letters of scripts in which a
-character is allowed at any position, is composed (NFC) in any order, and is the same in every version of Unicode.
-Labels are short enough that their A-label has at most 63 octets.
+Sources: RFC 1123, 2673 (dotted quads), 4291 and 5321. Beyond ASCII, the regexes match a subset of RFC 5890 to 5893
+(IDNA 2008) and of RFC 6531: the letters of scripts in which a character is allowed at any position, is composed (NFC)
+in any order, and is the same in every version of Unicode. Labels are short enough that their A-label has at most 63
+octets.
 """
 
 _ALNUM, _LDH = "[A-Za-z0-9]", "[A-Za-z0-9-]"

@@ -1,4 +1,4 @@
-"""The families of this package's metrics in vLLM's own ``/metrics``.
+"""Defines this package's Prometheus metrics, which vLLM's own ``/metrics`` shows, and updates them.
 
 They live in the processes that admit requests, in prometheus_client's default registry (several such processes
 share files that vLLM sets up, and the metrics of each are summed). The engine's counters are brought here by
@@ -8,19 +8,17 @@ them a client's text.
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from prometheus_client import Counter, Histogram
 
 from constrained_k2.compiler.compiler import CompiledToolCalls
 from constrained_k2.schema.coverage import Coverage
-from constrained_k2.vllm_plugin.shared.counters import Adopted, Left
+from constrained_k2.vllm_plugin.shared.counters import EngineCounters
 from constrained_k2.vllm_plugin.shared.server import Server
 
 Covered = Literal["whole", "relaxed", "object", "none"]
 """The enforcement of a request's arguments: wholly, in part, as any JSON object; none: no calls allowed."""
-
-PHASES = ("constant", "header", "arguments")
 
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)  # seconds; admission allows 1
 
@@ -45,42 +43,31 @@ FAMILIES = (
            (*_MODEL, "where", "result")),
     Family("admission_seconds", Histogram, "Time that the API server takes to read a request and check "
            "its tools, including the wait for a thread.", _MODEL),
-    Family("compile_seconds", Histogram, "Time to compile one tool's schema.", (*_MODEL, "where")),
+    Family("compile_seconds", Histogram, "Time to compile one schema, of a tool or a response format.",
+           (*_MODEL, "where")),
     Family("masked_steps", Counter, "Engine steps in which at least one row of logits was masked.", _ENGINE),
     Family("masked_rows", Counter, "Rows of logits masked, draft positions included.", (*_ENGINE, "phase")),
     Family("mask_seconds", Counter, "Host time to compute the masks of the masked rows.", (*_ENGINE, "phase")),
     Family("examined_tokens", Counter, "Masked rows whose likeliest token before masking was looked up.", _ENGINE),
     Family("masked_argmax_tokens", Counter, "Examined rows whose likeliest token the mask forbade.", _ENGINE),
-    Family("ignored_limit_rows", Counter, "Masked rows in which allowed_token_ids or bad_words left no legal token "
-           "and were ignored.", _ENGINE),
-    Family("empty_masks", Counter, "Masks that had no token until LLGuidance computed them again: a fault to "
-           "report.", _ENGINE),
-    Family("late_refusals", Counter, "Calls whose arguments could be any JSON object: the tool was admitted without "
-           "compiling its schema, and the schema turned out to have no grammar.", _ENGINE),
+    Family("ignored_limit_rows", Counter, "Masked rows for which allowed_token_ids or bad_words was ignored, because "
+           "it would have forbidden every token.", _ENGINE),
+    Family("empty_masks", Counter, "Masks without any allowed token, which LLGuidance had to compute again. Report "
+           "this as a bug.", _ENGINE),
+    Family("late_refusals", Counter, "Calls for which any JSON object was allowed, because the tool's schema, "
+           "admitted without compiling, had no grammar.", _ENGINE),
     Family("ended_early_requests", Counter, "Requests that an error in the engine core or a worker ended.", _ENGINE),
     Family("adopted_requests", Counter, "Requests of other front ends that the engine core constrains, by the source "
            "of their tools.", (*_ENGINE, "source")),
     Family("left_requests", Counter, "Requests of other front ends that were left to vLLM.",
            (*_ENGINE, "reason")),
     Family("unconstrained_calls", Counter, "Calls begun in answers without a constraint of this package.", _ENGINE),
-    Family("declined_calls", Counter, "Calls declined: probably of an undeclared function, or repeated.", _ENGINE),
-    Family("unmeant_calls", Counter, "Calls that scored below `call_threshold` but were made, because a required call "
-           "or a response format rules out declining.", _ENGINE),
+    Family("declined_calls", Counter, "Calls that were dropped, because the model probably wanted an undeclared "
+           "function or repeated a call.", _ENGINE),
+    Family("unmeant_calls", Counter, "Calls whose names were less probable than `call_threshold`, but that were made, "
+           "because a required call or a response format rules out declining.", _ENGINE),
 )  # fmt: skip
 """All metric families."""
-
-_RENAMED = {"examined_tokens": "examined_rows", "masked_argmax_tokens": "changed_rows",
-            "ignored_limit_rows": "ignored_limits", "ended_early_requests": "ended_early"}  # fmt: skip
-_ENGINE_TOTALS = {name: _RENAMED.get(name, name) for name, _, _, labels in FAMILIES if labels == _ENGINE}
-"""The families with no label but the engine, and the names of their totals."""
-
-_LABELED_TOTALS = {
-    "masked_rows": {phase: f"{phase}_rows" for phase in PHASES},
-    "mask_seconds": {phase: f"{phase}_seconds" for phase in PHASES},
-    "adopted_requests": {source: f"adopted_{source}" for source in get_args(Adopted)},
-    "left_requests": {reason: f"left_{reason}" for reason in get_args(Left)},
-}
-"""The families with one label beside the engine: the names of their totals by that label."""
 
 
 @cache
@@ -99,15 +86,10 @@ def expose(model_name: str, engines: list[int]) -> None:
     shown["admission_seconds"].labels(model_name)
     for where in ("admission", "engine"):
         shown["compile_seconds"].labels(model_name, where)
-        for result in ("hit", "miss"):
-            shown["grammar_lookups"].labels(model_name, where, result)
-    shown["grammar_lookups"].labels(model_name, "admission", "plain")
+    for result in ("hit", "miss", "plain"):
+        shown["grammar_lookups"].labels(model_name, "admission", result)
     for rank in engines:
-        for family in _ENGINE_TOTALS:
-            shown[family].labels(model_name, rank)
-        for family, labels in _LABELED_TOTALS.items():
-            for label in labels:
-                shown[family].labels(model_name, rank, label)
+        _engine_counters(model_name, rank)
 
 
 def record_admission(seconds: float) -> None:
@@ -150,12 +132,10 @@ def record_engine(delta: Mapping[str, Any], model_name: str, rank: int) -> None:
 @cache
 def _engine_counters(model_name: str, rank: int) -> dict[str, Any]:
     """The counters of an engine by the names of their totals, with labels: looking labels up takes most of a report."""
-    shown = families()
-    found = {name: shown[family].labels(model_name, rank) for family, name in _ENGINE_TOTALS.items()}
-    for family, labels in _LABELED_TOTALS.items():
-        found |= {name: shown[family].labels(model_name, rank, label) for label, name in labels.items()}
-    for result, name in (("hit", "hits"), ("miss", "compiled")):
-        found[name] = shown["grammar_lookups"].labels(model_name, "engine", result)
+    found: dict[str, Any] = {}
+    for total in EngineCounters().snapshot()["totals"]:
+        name, *label = total.split()
+        found[total] = families()[name].labels(model_name, "engine" if name == "grammar_lookups" else rank, *label)
     return found
 
 

@@ -7,12 +7,9 @@ is one log line and one count, whose labels are from fixed sets.
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import Literal, NamedTuple
 
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest, SchemaTooCostly, UnsupportedSchema
-from constrained_k2.request.spec import Limits
-from constrained_k2.schema.budget import SchemaBudget
 from constrained_k2.schema.keywords import KEYWORDS
 from constrained_k2.vllm_plugin.api_server import metrics
 from constrained_k2.vllm_plugin.shared.flags import XARGS_KEY
@@ -23,11 +20,6 @@ FIELDS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "messages", "
                     "engine", "first_index", "vllm_xargs", "server", "body", "use_beam_search",
                     "structured_outputs", "response_format", "text"})  # fmt: skip
 """The first words of locations in a request that have a label of their own."""
-
-BUDGETS = frozenset({field.name for kind in (Limits, SchemaBudget) for field in fields(kind)}) | {
-    "llguidance", "mask_ms", "compile_ms", "compile_bytes", "request_ms", "nodes", "alternatives", "meetings", "count",
-    "multiple", "definition_characters", "rules", "terminal_parts", "grammar_characters"}  # fmt: skip
-"""The names of all budgets."""
 
 OTHER = "other"
 
@@ -50,7 +42,7 @@ def classified(error: ConstrainedK2Error) -> tuple[str, str]:
     """The metric labels of an error, from fixed sets: its kind, and the budget, schema keyword or request field."""
     match error:
         case SchemaTooCostly():
-            return "too_costly", error.budget if error.budget in BUDGETS else OTHER
+            return "too_costly", error.budget or OTHER  # names in our own code
         case UnsupportedSchema():
             return "unsupported_schema", error.keyword if error.keyword in KEYWORDS else OTHER
         case InvalidRequest():
@@ -65,7 +57,7 @@ Outcome = Literal["refused", "refused by vLLM", "ignored", "limited"]
 _OFF = f'vllm_xargs {{"{XARGS_KEY}": "{OFF}"}}'
 _LEAVE_OUT = f'Leave it out, send tool_choice "none", or switch off with {_OFF}'
 _CALLABLE = "callable tools"
-_LEFT = "if it forbids every token that the constraint allows, it is ignored at this position, and counted"
+_LEFT = "if it forbids every token that the constraint allows, it is ignored for that token, and a metric counts it"
 _EVERYWHERE: tuple[Endpoint, ...] = ("chat", "responses", "messages", "completions")
 
 
@@ -85,7 +77,7 @@ REASONS = (
     Reason("use_beam_search", "constrained tool calls", "refused", ("chat", "completions"),
            "vLLM's beam search sends separate requests, without the constraint",
            f"Leave it out, or switch off with {_OFF}"),
-    Reason("structured_outputs", "a constraint", "refused", ("completions",),
+    Reason("structured_outputs", "a constrained request", "refused", ("completions",),
            "the response format belongs inside vllm_xargs.constrained_k2",
            "Move it there, also if it is called response_format"),
     Reason("structured_outputs.structural_tag", _CALLABLE, "refused", ("chat", "responses"),
@@ -95,12 +87,12 @@ REASONS = (
     *(Reason(f"structured_outputs.{option}", _CALLABLE, "refused", ("chat", "responses"),
              "only vLLM's own backends have this option")
       for option in ("whitespace_pattern", "disable_any_whitespace", "disable_additional_properties")),
-    Reason("trace_decode_token_ids", "a constraint", "refused", ("python",),
+    Reason("trace_decode_token_ids", "a constrained request", "refused", ("python",),
            "it forces tokens that the constraint forbids", "Leave it out"),
-    Reason("resumable", "a constraint", "refused", ("python",),
+    Reason("resumable", "a constrained request", "refused", ("python",),
            "the prompt of an input stream is not complete when the answer begins", "Send the input whole"),
     Reason("tool_choice", "a tool that is not in the prompt", "refused", ("responses",),
-           "vLLM shows the model functions and custom tools only",
+           "tool_choice can name only a function or a custom tool",
            "Name a function of tools, or use 'auto'"),
     Reason("tool_choice.allowed_tools", "another tool parser", "refused", ("chat",),
            "only the parser kimi_constrained masks the other tools", "Use 'auto', or send fewer tools"),
@@ -113,9 +105,9 @@ REASONS = (
     Reason("tools[…].format", "another tool parser", "refused", ("chat", "responses"),
            "only the parser kimi_constrained enforces the grammar of a custom tool", "Leave the format out"),
     Reason("tools[…].custom", "chat completions", "limited", ("chat",),
-           "vLLM knows functions only: the client gets a function call, with the text in the argument input"),
+           "vLLM knows only functions: the client gets a function call whose argument input is the text"),
     Reason("tools[…].input_schema", "a tool without one", "refused by vLLM", ("messages",),
-           "vLLM accepts functions only, which have a schema"),
+           "vLLM accepts only tools with a schema"),
     Reason("tools", "a type other than function, custom or namespace", "ignored", ("responses",),
            "vLLM does not show the model such a tool; the log names the type"),
     Reason("bad_words", _CALLABLE, "limited", ("chat", "completions"), _LEFT),

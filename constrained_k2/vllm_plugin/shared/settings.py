@@ -1,4 +1,4 @@
-"""The operator's settings and the request's fields, with their documentation."""
+"""The operator's settings, and the fields of ``vllm_xargs``, with their documentation."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -67,31 +67,33 @@ _RESERVE = f"a whole number from 0 to {MAX_FINISH_RESERVE}"
 
 SETTINGS = (
     Row("strict", "'json_object', 'best_effort', 'strict', or an object of min, max and false", "no bounds",
-        "A level for all tools. In an object, `min` and `max` bound the level that a tool declares, and `false` is the "
-        "level of tools with `strict: false`."),
+        "The strictness level of all tools. In an object, `min` and `max` are the lowest and the highest level, and "
+        "`false` is the level of tools with `strict: false`."),
     Row("undeclared_keys", EXPECTED, _DEFAULTS.undeclared_keys,
-        "Whether the model may write keys that a schema with `properties` neither declares nor rules out."),
+        "Whether the model may write keys that `properties` does not declare, if the schema does not forbid them."),
     Row("undeclared_calls", UNDECLARED_CALLS, _DEFAULTS.undeclared_calls,
-        "If the model probably wants an undeclared function: `decline` drops the call; `nearest` makes it "
-        "a call of a declared function."),
+        "If the model probably wants an undeclared function: `decline` drops the call; `nearest` forces the name of a "
+        "declared function."),
     Row("call_threshold", "a number from 0 to 1", _DEFAULTS.call_threshold,
-        "A call is declined if, at any token of its name, the probability of a declared function is below this."),
+        "A call is declined if, at any token of its name, the tokens that continue a declared name have "
+        "together a probability below this."),
     Row("engines", "a list of 'llguidance' and 'xgrammar'", ["llguidance"],
         "The engines that requests may name; the first is the default. With xgrammar, one schema may block the engine "
         "core for seconds."),
     Row("repair", "true or false", _DEFAULTS.repair,
         "Whether chat histories are repaired."),
-    Row("route", "'structured_output' or 'logits_processor'", "by the flags",
+    Row("route", "'structured_output' or 'logits_processor'", "chosen by the flags",
         "Where masks are computed: 'logits_processor' with --logits-processors, else 'structured_output'."),
     Row("adopt", "'tag', 'prompt' or 'off'", _DEFAULTS.adopt,
-        "Which requests of other front ends and parsers are constrained. `tag`: those with a structural tag of Kimi's "
-        "calls; `prompt`: also those whose prompt declares tools as JSON; `off`: none."),
+        "Which requests of other front ends and parsers are constrained. `tag`: those with a structural tag (vLLM's "
+        "description of the allowed calls); `prompt`: also those whose prompt declares tools as JSON; `off`: none."),
     Row("drafts", "true or false", _DEFAULTS.drafts,
         "Whether the grammar proposes draft tokens under speculative decoding."),
     Row("finish_reserve", _RESERVE, _DEFAULTS.finish_reserve,
-        "How many tokens at the end of `max_tokens` are kept for completing calls."),
+        "How many tokens at the end of `max_tokens` are kept for completing a call or a response format."),
     Row("memory_mib", "a whole number from 1", _DEFAULTS.memory_mib,
-        "The bound, in MiB, on the estimated size of a process's compiled grammars (four fifths) and cached masks."),
+        "The limit, in MiB per process, of the estimated size of compiled grammars (four fifths) and cached masks (one "
+        "fifth)."),
 )  # fmt: skip
 """The settings."""
 
@@ -122,19 +124,19 @@ REQUEST_FIELDS = (
     Row(XARGS_KEY,
         "'on', 'off', 'llguidance' or 'xgrammar'; on /v1/completions a JSON string with tools and tool_choice",
         ON,
-        "Whether calls are constrained, and by which engine."),
+        "Whether calls and response formats are constrained, and by which engine."),
     Row(UNDECLARED_KEYS_KEY, EXPECTED, "the setting undeclared_keys",
-        "The setting, for this request."),
+        "Replaces the setting for this request."),
     Row(UNDECLARED_CALLS_KEY, UNDECLARED_CALLS, "the setting undeclared_calls",
-        "The setting, for this request."),
+        "Replaces the setting for this request."),
     Row(MAX_CALLS_KEY, MAX_CALLS, "no bound", "The maximum number of calls in a turn."),
     Row(REPEATED_CALLS_KEY, REPEATS, "allow", "Whether a call may repeat an earlier call of its turn."),
-    Row(REPAIR_KEY, "'on' or 'off'", "the setting repair", "The setting, for this request."),
+    Row(REPAIR_KEY, "'on' or 'off'", "the setting repair", "Replaces the setting for this request."),
     Row(FINISH_RESERVE_KEY, _RESERVE, "the setting finish_reserve",
-        "The setting, for this request."),
+        "Replaces the setting for this request."),
     Row(STRICT_FALSE_KEY, "'best_effort' or 'json_object'", "the setting strict",
         "The level of the request's tools with `strict: false`."),
-    Row(DIAGNOSTICS_KEY, "'on' or 'off'", OFF, "Whether each choice of the answer carries diagnostics."),
+    Row(DIAGNOSTICS_KEY, "'on' or 'off'", OFF, "Whether each choice of a chat answer carries diagnostics."),
 )  # fmt: skip
 """The fields of a request's ``vllm_xargs``."""
 
