@@ -43,7 +43,9 @@ class WantedToken(msgspec.Struct, frozen=True):
     @property
     def place(self) -> str:
         """The pointer, or the phase outside of arguments and answers."""
-        return self.phase if self.pointer is None else self.pointer or "(arguments)" if self.tool else "(answer)"
+        if self.pointer is None:
+            return self.phase
+        return self.pointer or ("(arguments)" if self.tool else "(answer)")
 
 
 class Token(msgspec.Struct, frozen=True):

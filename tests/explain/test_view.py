@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from constrained_k2.explain import keywords
 from constrained_k2.explain.keywords import APPLICATORS, ASSERTIONS, OPENS_OBJECTS, OTHER_CAUSES
 from constrained_k2.explain.page import to_html
 from constrained_k2.explain.terminal import show
@@ -120,11 +119,23 @@ def test_causes_are_apart_from_keywords() -> None:
     assert not OTHER_CAUSES.keys() & KEYWORDS.keys()
     assert KEYWORDS.keys() == APPLICATORS | ASSERTIONS
     assert OPENS_OBJECTS <= ASSERTIONS
-    named = {value for name, value in vars(keywords).items() if name.isupper() and isinstance(value, str)}
-    assert named == OTHER_CAUSES.keys()
 
 
 def test_the_page_explains_every_cause() -> None:
     wanted = [override(number, keywords=(cause,)) for number, cause in enumerate(OTHER_CAUSES)]
     page = unescape(to_html(view_of(*wanted, tokens=["x"] * len(wanted)), "Title"))
     assert all(cause in page and meaning in page for cause, meaning in OTHER_CAUSES.items())
+
+
+@pytest.mark.parametrize(
+    ("fields", "place"),
+    [
+        ({}, "/u"),
+        ({"pointer": ""}, "(arguments)"),
+        ({"phase": "answer", "tool": ""}, "/u"),
+        ({"phase": "answer", "tool": "", "pointer": ""}, "(answer)"),
+        ({"phase": "call_id", "pointer": None}, "call_id"),
+    ],
+)
+def test_places(fields: dict[str, Any], place: str) -> None:
+    assert override(**fields).place == place
