@@ -1,4 +1,4 @@
-"""Drops object shapes that another object shape includes, if a union has eight or more object shapes."""
+"""Drops object shapes that only add constraints to another one, in unions of eight or more objects."""
 
 from constrained_k2.schema.shapes import Object, Shape, Shapes
 

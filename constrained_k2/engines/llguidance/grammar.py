@@ -1,4 +1,4 @@
-"""A grammar compiled by LLGuidance, with its DFA over tokens, uniqueness filter and fallbacks."""
+"""A grammar compiled by LLGuidance, with its DFA over tokens, uniqueness filter and the fallbacks if it fails."""
 
 from collections.abc import Callable
 from functools import partial

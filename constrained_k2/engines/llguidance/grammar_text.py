@@ -1,4 +1,4 @@
-"""Translates JSON Schema, regex, Lark or EBNF to Lark for LLGuidance, and tests schema patterns."""
+"""Translates JSON Schema, regex, Lark or EBNF to Lark; asks LLGuidance what a schema's patterns match."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Defines JSON lexemes as Lark terminals; writes Lark literals and conditions on a rule parameter.
+"""Defines JSON lexemes as Lark terminals; writes Lark literals and LLGuidance's ``%if`` conditions.
 
 STRING, PLAIN and NUMBER are defined once in a grammar; ws is bounded, so that a model cannot loop on blanks.
 """

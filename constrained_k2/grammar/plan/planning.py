@@ -1,4 +1,4 @@
-"""Working data for planning one schema's grammar: nodes, coverage notes, callbacks to the engine."""
+"""State of planning one schema's grammar: its nodes, and notes on keywords not enforced exactly."""
 
 from collections.abc import Callable
 from functools import partial

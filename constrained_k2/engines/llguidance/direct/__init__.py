@@ -1,1 +1,1 @@
-"""Computes masks of simple parser states from a token trie; LLGuidance only matches single terminals."""
+"""Computes masks of simple parser states by a token trie, using LLGuidance only for single terminals."""
