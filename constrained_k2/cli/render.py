@@ -99,7 +99,7 @@ def served_ids(url: str, body: dict[str, Any], renderer: "Renderer") -> list[int
     try:
         return asyncio.run(tokenize())
     except NoAnswer as failure:
-        raise InvalidRequest(failure.error, url, "Start the server, or correct the address") from None
+        raise InvalidRequest(str(failure), url, "Start the server, or correct the address") from None
 
 
 def _with_reasoning(message: Any) -> Any:

@@ -30,7 +30,6 @@ class NoAnswer(Exception):
     def __init__(self, failure: str, error: str, wait: float | None = None) -> None:
         super().__init__(error[:MAX_ERROR])
         self.failure = failure
-        self.error = error[:MAX_ERROR]
         self.wait = wait
 
 

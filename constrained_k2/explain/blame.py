@@ -1,12 +1,12 @@
 """Finds the schema keywords that forbid a byte: without them the schema allows the byte."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 from constrained_k2.compiler.cache import LeastRecentlyUsed
 from constrained_k2.compiler.shared import cache_key
-from constrained_k2.explain.keywords import APPLICATORS, ASSERTIONS, OPENS_OBJECTS, UNKNOWN_KEY
+from constrained_k2.explain.keywords import APPLICATORS, ASSERTIONS, OPENS_OBJECTS, Cause
 from constrained_k2.explain.nodes import Level, Node, levels_of, schema_at
 from constrained_k2.explain.position import Path, PathCursor
 from constrained_k2.explain.subject import END, Exhausted, Removed, Subject
@@ -76,7 +76,7 @@ def _found(
     if position.in_key and subject.policy == "forbid":
         *others, end = (trial.symbol, *rest_of_key)
         if subject.allows([*trial.symbols, *others], end, part=trial.part, policy="allow"):
-            return Blame((UNKNOWN_KEY,), innermost)
+            return Blame((Cause.UNKNOWN_KEY,), innermost)
     for kinds in (_FIRST, ASSERTIONS, APPLICATORS, KEYWORDS.keys()):
         groups = [(level, _groups(subject, levels[level], kinds)) for level in range(innermost, first - 1, -1)]
         for level, group in groups if len(kinds) < len(KEYWORDS) else ():
@@ -114,13 +114,10 @@ def _groups(subject: Subject, level: Level, kinds: AbstractSet[str]) -> dict[str
         for keyword in schema_at(subject.document, node.pointer):
             if keyword in kinds:
                 found.setdefault(keyword, []).append((node.pointer, keyword))
-    return {keyword: list(_alternatives(places)) for keyword, places in found.items()}
-
-
-def _alternatives(places: list[tuple[str, str]]) -> Iterator[Removed]:
-    yield frozenset(places)
-    if len(places) > 1:
-        yield from (frozenset((place,)) for place in places[:_MAX_ALONE])
+    return {
+        keyword: list(dict.fromkeys(map(frozenset, [places, *([place] for place in places[:_MAX_ALONE])])))
+        for keyword, places in found.items()
+    }
 
 
 def _in_live_branches(

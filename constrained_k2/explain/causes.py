@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from constrained_k2.compiler.compiled import CompiledToolCalls
-from constrained_k2.explain import keywords
+from constrained_k2.explain.keywords import Cause
 from constrained_k2.explain.replay import Recording
 from constrained_k2.request.spec import ANY_OBJECT, Tool, ToolCallSpec
 from constrained_k2.turn.automaton import Automaton, TurnState
@@ -33,8 +33,8 @@ class Causes:
         if state.phase is Phase.CALL_ID:
             return self._in_header(state.call_id, symbol)
         if symbol in self._format.stop_ids:
-            return keywords.END_OF_TURN, ""
-        return (keywords.TEXT_BETWEEN_MARKERS if 0 <= symbol < 256 else keywords.MARKER), ""
+            return Cause.END_OF_TURN, ""
+        return (Cause.TEXT_BETWEEN_MARKERS if 0 <= symbol < 256 else Cause.MARKER), ""
 
     @cached_property
     def _variants(self) -> list[tuple[str, Automaton]]:
@@ -54,25 +54,25 @@ class Causes:
         after_name = self._format.header_index.encode()
         whole = [name for name, stem in names.items() if written.startswith(stem + after_name)]
         if whole:
-            return keywords.INDEX, max(whole, key=len)
+            return Cause.INDEX, max(whole, key=len)
         if not written.startswith(begin.encode()):
-            return keywords.CALL_HEADER, ""
+            return Cause.CALL_HEADER, ""
         if not 0 <= symbol < 256 and written in names.values():
-            return keywords.INDEX, next(name for name, stem in names.items() if stem == written)
+            return Cause.INDEX, next(name for name, stem in names.items() if stem == written)
         has_name = any(written.startswith(stem) and (stem + after_name).startswith(written) for stem in names.values())
         if has_name and written not in names.values():
-            return keywords.CALL_HEADER, ""
-        return keywords.UNDECLARED_NAME, ""
+            return Cause.CALL_HEADER, ""
+        return Cause.UNDECLARED_NAME, ""
 
 
 def _without_conditions(spec: ToolCallSpec) -> Iterator[tuple[str, ToolCallSpec]]:
     if spec.choice == "required":
-        yield keywords.CALL_REQUIRED, replace(spec, choice="auto")
+        yield Cause.CALL_REQUIRED, replace(spec, choice="auto")
     if spec.choice == "none" or not spec.tools:
-        yield keywords.NO_CALLS, replace(spec, choice="auto", tools=spec.tools or (_ANY_TOOL,))
+        yield Cause.NO_CALLS, replace(spec, choice="auto", tools=spec.tools or (_ANY_TOOL,))
     if spec.max_calls is not None:
-        yield keywords.NO_MORE_CALLS, replace(spec, parallel=True, call_limit=None)
+        yield Cause.NO_MORE_CALLS, replace(spec, parallel=True, call_limit=None)
     if not spec.thinking:
-        yield keywords.NO_REASONING, replace(spec, thinking=True)
+        yield Cause.NO_REASONING, replace(spec, thinking=True)
     if spec.answer is not None:
-        yield keywords.ANSWER_FORMAT, replace(spec, answer=None)
+        yield Cause.ANSWER_FORMAT, replace(spec, answer=None)

@@ -1,54 +1,47 @@
 """The causes that forbid a token, with advice: JSON Schema keywords, and a closed list of others."""
 
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Self
 
 from constrained_k2.schema.keywords import KEYWORDS
 
-UNKNOWN_KEY = "unknown key"
-REPEATED_KEY = "repeated key"
-SYNTAX = "syntax"
-BLANKS = "blanks"
-MARKER_IN_STRING = "marker in a string"
-MARKER = "marker"
-END_OF_CALL = "end of the call"
-END_OF_TURN = "end of the turn"
-CALL_HEADER = "call header"
-UNDECLARED_NAME = "undeclared name"
-INDEX = "index"
-CALL_REQUIRED = "call required"
-NO_CALLS = "no calls"
-NO_MORE_CALLS = "no more calls"
-REPEATED_CALL = "repeated call"
-NO_REASONING = "no reasoning"
-TEXT_BETWEEN_MARKERS = "text between markers"
-ANSWER_FORMAT = "answer format"
-SPLIT = "split into tokens"
-THINKING_BUDGET = "thinking budget"
-TOKEN_LIMITS = "token limits"  # noqa: S105 - tokens of a vocabulary
 
-OTHER_CAUSES = {
-    UNKNOWN_KEY: "a key that the schema does not declare, where `undeclared_keys` forbids those",
-    REPEATED_KEY: "a key that the object already holds",
-    SYNTAX: "text that no arguments can hold, whatever their schema",
-    BLANKS: "more blanks than are allowed between the parts of JSON",
-    MARKER_IN_STRING: "a special token within a string or key",
-    MARKER: "a special token where none, or another one, may stand",
-    END_OF_CALL: "the end of a call whose arguments are not complete",
-    END_OF_TURN: "the end of the turn where something must come first",
-    CALL_HEADER: "text that does not begin a call's header",
-    UNDECLARED_NAME: "a function that the request does not declare",
-    INDEX: "another index of the call than the next",
-    CALL_REQUIRED: "text, or the end of the turn, where `tool_choice` demands a call",
-    NO_CALLS: "a call where the request allows none",
-    NO_MORE_CALLS: "another call than `parallel_tool_calls` or `max_calls` allows",
-    REPEATED_CALL: "a call that the turn holds already, where `repeated_calls` forbids those",
-    NO_REASONING: "reasoning where the request does not ask for it",
-    TEXT_BETWEEN_MARKERS: "text where a special token must come",
-    ANSWER_FORMAT: "text that is not of the form that the request asks for",
-    SPLIT: "the only text that may follow, split into other tokens than the tokenizer's",
-    THINKING_BUDGET: "reasoning beyond its budget of tokens",
-    TOKEN_LIMITS: "the end of the token budget, or tokens that the request excludes",
-}
+class Cause(StrEnum):
+    """A cause other than a keyword of JSON Schema; ``meaning`` says it in a sentence."""
+
+    meaning: str
+
+    UNKNOWN_KEY = "unknown key", "a key that the schema does not declare, where `undeclared_keys` forbids those"
+    REPEATED_KEY = "repeated key", "a key that the object already holds"
+    SYNTAX = "syntax", "text that no arguments can hold, whatever their schema"
+    BLANKS = "blanks", "more blanks than are allowed between the parts of JSON"
+    MARKER_IN_STRING = "marker in a string", "a special token within a string or key"
+    MARKER = "marker", "a special token where none, or another one, may stand"
+    END_OF_CALL = "end of the call", "the end of a call whose arguments are not complete"
+    END_OF_TURN = "end of the turn", "the end of the turn where something must come first"
+    CALL_HEADER = "call header", "text that does not begin a call's header"
+    UNDECLARED_NAME = "undeclared name", "a function that the request does not declare"
+    INDEX = "index", "another index of the call than the next"
+    CALL_REQUIRED = "call required", "text, or the end of the turn, where `tool_choice` demands a call"
+    NO_CALLS = "no calls", "a call where the request allows none"
+    NO_MORE_CALLS = "no more calls", "another call than `parallel_tool_calls` or `max_calls` allows"
+    REPEATED_CALL = "repeated call", "a call that the turn holds already, where `repeated_calls` forbids those"
+    NO_REASONING = "no reasoning", "reasoning where the request does not ask for it"
+    TEXT_BETWEEN_MARKERS = "text between markers", "text where a special token must come"
+    ANSWER_FORMAT = "answer format", "text that is not of the form that the request asks for"
+    SPLIT = "split into tokens", "the only text that may follow, split into other tokens than the tokenizer's"
+    THINKING_BUDGET = "thinking budget", "reasoning beyond its budget of tokens"
+    TOKEN_LIMITS = "token limits", "the end of the token budget, or tokens that the request excludes"
+
+    def __new__(cls, name: str, meaning: str) -> Self:
+        """Make a string of the name."""
+        cause = str.__new__(cls, name)
+        cause._value_, cause.meaning = name, meaning
+        return cause
+
+
+OTHER_CAUSES: Mapping[str, str] = {cause.value: cause.meaning for cause in Cause}
 """Cause -> its meaning."""
 
 APPLICATORS = frozenset({

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from constrained_k2.errors import UnsupportedSchema
 from constrained_k2.explain.position import Path
 from constrained_k2.schema.document import SchemaDocument, escape
 from constrained_k2.schema.keywords import in_place
@@ -36,10 +35,7 @@ def levels_of(document: SchemaDocument, path: Path, check: Callable[[], None]) -
 
 def schema_at(document: SchemaDocument, pointer: str) -> dict[str, Any]:
     """The subschema at a pointer; empty if it is a boolean or anything else."""
-    try:
-        schema = document.at(pointer)
-    except UnsupportedSchema:
-        return {}
+    schema = document.find(pointer)
     return schema if isinstance(schema, dict) else {}
 
 

@@ -1,14 +1,13 @@
 """Finds, for each token of a turn that the mask forbade, its path in the arguments and the cause."""
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 
 from constrained_k2.compiler.compiled import CompiledToolCalls
 from constrained_k2.engines.protocol import ArgumentMatcher
 from constrained_k2.errors import ConstrainedK2Error
-from constrained_k2.explain import keywords
 from constrained_k2.explain.blame import find_blame
 from constrained_k2.explain.causes import Causes
+from constrained_k2.explain.keywords import Cause
 from constrained_k2.explain.position import Path
 from constrained_k2.explain.replay import Recorder, Replay, recorder_of, with_recorder
 from constrained_k2.explain.subject import DEFAULT_LIMITS, END, Budget, Exhausted, ExplainLimits, Subject
@@ -104,7 +103,7 @@ class _Explainer:
             return path, self._beyond_schema(recorder, symbol)
         is_value = not recorder.symbols and symbol in _BEGINS_VALUE
         blanks = symbol in _BLANKS and not position.in_string
-        return path, ("type" if is_value else keywords.BLANKS if blanks else keywords.SYNTAX,)
+        return path, ("type" if is_value else Cause.BLANKS if blanks else Cause.SYNTAX,)
 
     def _is_json(self, recorder: Recorder, byte: int) -> bool | None:
         """True if some schema lets a byte follow in some text, False if none does, None if that is not known."""
@@ -173,13 +172,13 @@ class _Explainer:
         if self._compiled.spec.repeated_calls == "forbid":
             ends_call = symbols[0] == self._compiled.vocabulary.format.call_end
             if state.phase is Phase.TRANSITION or (state.phase is Phase.ARGUMENTS and ends_call):
-                return keywords.REPEATED_CALL
+                return Cause.REPEATED_CALL
         if state.arguments is not None and self._matcher is not None:
             forced = self._matcher.forced_tokens()
             length = min(len(forced), len(symbols))
             if length and tuple(forced[:length]) == symbols[:length]:
-                return keywords.SPLIT
-        return keywords.THINKING_BUDGET if state.phase is Phase.REASONING else keywords.TOKEN_LIMITS
+                return Cause.SPLIT
+        return Cause.THINKING_BUDGET if state.phase is Phase.REASONING else Cause.TOKEN_LIMITS
 
     def _in_text(
         self, state: TurnState, recorder: Recorder, symbols: tuple[int, ...]
@@ -191,7 +190,7 @@ class _Explainer:
         if is_text and position.in_key:
             key, keys = position.key_with(bytes(each for each in symbols if 0 <= each < 256))
             if key and any(each.startswith(key) for each in keys):
-                return path, (keywords.REPEATED_KEY,)
+                return path, (Cause.REPEATED_KEY,)
         is_marker_of_text = bool(recorder.name) and symbol in self._compiled.vocabulary.format.argument_markers
         is_end = not is_text and self._ends(recorder, symbol)
         subject = self._subject(recorder)
@@ -237,12 +236,12 @@ class _Explainer:
         """The cause that forbids a symbol if no keyword does."""
         markers, position = self._compiled.vocabulary.format, recorder.position
         if 0 <= symbol < 256:
-            return () if recorder.name or self._subject(recorder) is not None else (keywords.ANSWER_FORMAT,)
+            return () if recorder.name or self._subject(recorder) is not None else (Cause.ANSWER_FORMAT,)
         if recorder.symbols and position.in_string:
-            return (keywords.MARKER_IN_STRING,)
+            return (Cause.MARKER_IN_STRING,)
         if recorder.name and symbol == markers.call_end:
-            return (keywords.END_OF_CALL,)
-        return (keywords.END_OF_TURN if symbol in markers.stop_ids else keywords.MARKER,)
+            return (Cause.END_OF_CALL,)
+        return (Cause.END_OF_TURN if symbol in markers.stop_ids else Cause.MARKER,)
 
 
 def _located(state: TurnState, recorder: Recorder | None, path: Path | None, causes: tuple[str, ...]) -> Site:
@@ -256,6 +255,5 @@ def _rest_of_key(symbols: tuple[int, ...]) -> tuple[int, ...]:
     return rest[: rest.index(ord('"')) + 1] if ord('"') in rest else rest
 
 
-@cache
 def _name(phase: Phase) -> str:
     return phase.name.lower()

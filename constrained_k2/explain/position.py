@@ -4,7 +4,6 @@
 """
 
 import json
-import re
 from copy import copy
 from itertools import islice
 from typing import Self
@@ -23,6 +22,7 @@ _BLANKS = frozenset(b" \t\r\n")
 _ENDS_OF_SCALAR = frozenset(b",]}")
 _BEGINS_VALUE = b'"{[-0123456789tfn'
 _LONGEST_ESCAPE = 6
+_DECODER = json.JSONDecoder(strict=False)
 _KEYS = frozenset({JsonPart.FIRST_KEY, JsonPart.KEY, JsonPart.IN_KEY})
 _FOLLOWING = {
     JsonPart.VALUE: _BEGINS_VALUE,
@@ -167,9 +167,8 @@ def _key(spelled: str) -> str:
 
 def _string_in(raw: bytes) -> str:
     """The text of a JSON string, or of its beginning; if an escape is cut off, escapes stay undecoded."""
-    end = next((found.start() for found in re.finditer(rb'(?<!\\)(?:\\\\)*"', raw[1:])), None)
-    inner = raw[1:] if end is None else raw[1:][: raw[1:].index(b'"', end)]
+    text = raw.decode(errors="replace")
     try:
-        return str(json.loads(b'"' + inner + b'"', strict=False))
+        return str(_DECODER.raw_decode(f'{text}"')[0])  # reads up to the first closing quote
     except ValueError:
-        return inner.decode(errors="replace")
+        return text[1:]

@@ -172,22 +172,11 @@ class Subject:
 
     @cached_property
     def _moved(self) -> dict[str, Any]:
-        return {"$defs": {_WHOLE: _with_moved_references(self.document.root)}}
-
-
-def _with_moved_references(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_with_moved_references(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        key: _MOVED + item[1:]
-        if key == "$ref" and isinstance(item, str)
-        else item
-        if key in _DATA
-        else _with_moved_references(item)
-        for key, item in value.items()
-    }
+        moved = json.loads(self.schema)
+        for pointer, each in objects_in(moved):
+            if isinstance(each.get("$ref"), str) and _DATA.isdisjoint(pointer.split("/")):
+                each["$ref"] = _MOVED + each["$ref"][1:]
+        return {"$defs": {_WHOLE: moved}}
 
 
 def _without(root: Any, removed: Removed) -> Any:

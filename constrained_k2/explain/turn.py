@@ -64,11 +64,11 @@ class TurnExplainer:
         compiled, over_bytes = self._compiler.compile(spec), self._over_bytes.compile(spec)
         allowed, wanted, chances = list[int](), dict[int, _Wanted](), dict[int, float]()
         for position, mask in enumerate(_masks(compiled, ids, in_reasoning=in_reasoning)):
-            allowed.append(int(np.unpackbits(mask.row.view(np.uint8)).sum()))
+            allowed.append(int(mask.allowed.sum()))
             likely = likeliest[position] if position < len(likeliest) else {}
             # After a declined call the model only continues the forbidden call: that says nothing new.
-            most = None if mask.has_declined else _forbidden(likely, mask.row)
-            if not _allows(mask.row, ids[position]):
+            most = None if mask.has_declined else _forbidden(likely, mask.allowed)
+            if not mask.allowed[ids[position]]:
                 most = _Wanted(ids[position], is_overridden=True)
             if most is not None:
                 wanted[position] = most
@@ -114,7 +114,7 @@ class TurnExplainer:
 
 
 class _Mask(NamedTuple):
-    row: npt.NDArray[np.int32]  # [words]
+    allowed: npt.NDArray[np.bool_]  # [token ids]
     call: int  # the number of calls before this token
     intent: Intent | None  # the condition for making the call
     has_declined: bool
@@ -133,32 +133,26 @@ def _masks(compiled: CompiledToolCalls, token_ids: Sequence[int], *, in_reasonin
     """Yield the mask at each token, until a mask forbids its token, or the turn ends."""
     matcher = compiled.matcher(in_reasoning=in_reasoning)
     bitmask = allocate_bitmask(rows=1, size=compiled.vocabulary.size)
-    row: npt.NDArray[np.int32] = np.asarray(bitmask)[0]
     for token_id in token_ids:
         if matcher.is_terminated():
             return
-        mask = _Mask(row, matcher.num_calls, matcher.intent(), matcher.has_declined)
         matcher.fill_bitmask(bitmask, row=0)
-        if mask.intent is not None and mask.intent.closing == token_id:  # the call was declined
-            row[token_id >> 5] |= np.uint32(1 << (token_id & 31)).view(np.int32)
-        if _allows(row, token_id) and not matcher.accept_tokens([token_id]):
-            row[token_id >> 5] &= ~(np.int32(1) << np.int32(token_id & 31))
+        allowed = np.unpackbits(bitmask.view(np.uint8), bitorder="little").astype(bool)
+        mask = _Mask(allowed, matcher.num_calls, matcher.intent(), matcher.has_declined)
+        is_declined = mask.intent is not None and mask.intent.closing == token_id
+        allowed[token_id] = (allowed[token_id] or is_declined) and matcher.accept_tokens([token_id])
         yield mask
-        if not _allows(row, token_id):
+        if not allowed[token_id]:
             return
-
-
-def _allows(row: npt.NDArray[np.int32], token_id: int) -> bool:
-    return bool(row[token_id >> 5] >> (token_id & 31) & 1)
 
 
 def _probability(logarithm: float) -> float:
     return exp(min(0.0, logarithm))
 
 
-def _forbidden(likeliest: Likeliest, row: npt.NDArray[np.int32]) -> _Wanted | None:
+def _forbidden(likeliest: Likeliest, allowed: npt.NDArray[np.bool_]) -> _Wanted | None:
     """Return the likeliest token that the mask forbids; None if it forbids none of the given tokens."""
-    forbidden = {token: _probability(value) for token, value in likeliest.items() if not _allows(row, token)}
+    forbidden = {token: _probability(value) for token, value in likeliest.items() if not allowed[token]}
     if not forbidden:
         return None
     token = max(forbidden, key=likeliest.__getitem__)

@@ -2,12 +2,11 @@
 
 import json
 import threading
-from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-from tests.evaluation.fake_server import Loopback, call_deltas, whole_calls
+from tests.evaluation.fake_server import Loopback, call_deltas, send, whole_calls
 from tests.kit.tools import tool
 
 PROPERTIES = {"city": {"type": "string"}, "days": {"type": "integer"}, "unit": {"enum": ["c", "f"]}}
@@ -58,16 +57,16 @@ class FakeEndpoint(Loopback):
     def answer(self, request: BaseHTTPRequestHandler, body: Any) -> None:
         path = request.path
         if path in self.replaced:
-            return _send(request, *self.replaced[path])
+            return send(request, *self.replaced[path])
         if path == "/v1/models":
-            return _send(request, 200, json.dumps({"data": [{"id": "kimi-k2", "owned_by": self.owned_by}]}))
+            return send(request, 200, json.dumps({"data": [{"id": "kimi-k2", "owned_by": self.owned_by}]}))
         if path == "/metrics":
-            return _send(request, 200 if self.metrics else 404, self.metrics, "text/plain")
+            return send(request, 200 if self.metrics else 404, self.metrics, "text/plain")
         if path == "/detokenize":
-            return _send(request, 200, json.dumps({"prompt": "".join(map(chr, body["tokens"]))}))
+            return send(request, 200, json.dumps({"prompt": "".join(map(chr, body["tokens"]))}))
         if path == "/v1/completions":
             self.sent_back = body
-            return _send(request, 200, json.dumps({"choices": [{"prompt_logprobs": self._logprobs(body)}]}))
+            return send(request, 200, json.dumps({"choices": [{"prompt_logprobs": self._logprobs(body)}]}))
         self.asked.append((body["model"], body.get("seed")))
         self.bodies = [*self.bodies[-9:], body]
         fake = body.get("fake") or {}
@@ -86,15 +85,15 @@ class FakeEndpoint(Loopback):
             return None
         if fault.isdigit():
             refusal = json.dumps({"error": {"message": "<b>no</b>"}})
-            return _send(request, int(fault), refusal, headers=fake.get("headers"))
+            return send(request, int(fault), refusal, headers=fake.get("headers"))
         if fault in TEXTS:
-            return _send(request, *TEXTS[fault])
+            return send(request, *TEXTS[fault])
         if fault == "gzip":
-            return _send(request, 200, "{}", headers={"content-encoding": "gzip"})
+            return send(request, 200, "{}", headers={"content-encoding": "gzip"})
         calls = fake.get("calls", [GOOD_CALL] if body.get("tools") else [])
         finish = fake.get("finish", "tool_calls" if calls else "stop")
         if fault == "whole" or not body.get("stream"):
-            return _send(request, 200, json.dumps(self._whole(fake, calls, finish)))
+            return send(request, 200, json.dumps(self._whole(fake, calls, finish)))
         request.send_response(200)
         request.send_header("content-type", "text/event-stream")
         request.send_header("transfer-encoding", "chunked")
@@ -171,18 +170,3 @@ TEXTS = {
 def _chunk(request: BaseHTTPRequestHandler, line: str) -> None:
     data = f"{line}\n\n".encode()
     request.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-
-
-def _send(
-    request: BaseHTTPRequestHandler,
-    status: int,
-    text: str,
-    kind: str = "application/json",
-    headers: Mapping[str, str] | None = None,
-) -> None:
-    data = text.encode()
-    request.send_response(status)
-    for name, value in {"content-type": kind, "content-length": f"{len(data)}", **(headers or {})}.items():
-        request.send_header(name, value)
-    request.end_headers()
-    request.wfile.write(data)

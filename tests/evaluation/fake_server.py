@@ -4,7 +4,7 @@ import json
 import random
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -51,6 +51,21 @@ def call_deltas(calls: Iterable[Call]) -> Iterator[Any]:
         yield {"tool_calls": [{"index": index, "id": call_id, "function": {"name": name, "arguments": ""}}]}
         for start in range(0, len(arguments), 8):
             yield {"tool_calls": [{"index": index, "function": {"arguments": arguments[start : start + 8]}}]}
+
+
+def send(
+    request: BaseHTTPRequestHandler,
+    status: int,
+    text: str | bytes,
+    kind: str = "application/json",
+    headers: Mapping[str, str] | None = None,
+) -> None:
+    data = text if isinstance(text, bytes) else text.encode()
+    request.send_response(status)
+    for name, value in {"content-type": kind, "content-length": f"{len(data)}", **(headers or {})}.items():
+        request.send_header(name, value)
+    request.end_headers()
+    request.wfile.write(data)
 
 
 class Loopback:
@@ -138,11 +153,7 @@ class Fake(Loopback):
         data = said if isinstance(said, bytes) else json.dumps(said).encode()
         if is_chat and self.has("not json"):
             data = b"<html>\x1b[2J"
-        request.send_response(500 if is_chat and self.has("server error") else status)
-        request.send_header("content-type", "application/json")
-        request.send_header("content-length", str(len(data)))
-        request.end_headers()
-        request.wfile.write(data)
+        send(request, 500 if is_chat and self.has("server error") else status, data)
 
     def garbage(self) -> Any:
         """Any JSON, out of the words that answers are made of."""

@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,21 +12,21 @@ from typing import Any
 import pytest
 
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
-from constrained_k2.cli import main
+from constrained_k2.evaluation.ab import runner
 from constrained_k2.evaluation.ab.arms import Arm
 from constrained_k2.evaluation.ab.changes import ask_again, missing_changes
 from constrained_k2.evaluation.ab.directory import Change, RunDirectory, Sampling, begin
-from constrained_k2.evaluation.ab.effects import curve, effects
+from constrained_k2.evaluation.ab.effects import SiteStats, curve, effects
 from constrained_k2.evaluation.ab.report import to_html, to_markdown, write_reports
 from constrained_k2.evaluation.ab.report.tables import telling_lines
 from constrained_k2.evaluation.ab.results import Results, score
-from constrained_k2.evaluation.ab.runner import run
 from constrained_k2.evaluation.answer import SUCCESS, ChatAnswer, Record
 from constrained_k2.evaluation.sample import read_sample
 from constrained_k2.explain.turn import TurnExplainer
-from constrained_k2.explain.view import WantedToken
+from constrained_k2.explain.view import Site, WantedToken
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.testing import write_tokenizer
+from tests.cli.conftest import Run
 from tests.evaluation.fake_endpoint import GOOD_CALL, FakeEndpoint, body, write_lines
 from tests.evaluation.test_ab_run import QUICK
 from tests.explain.turns import ids_of
@@ -88,35 +89,26 @@ def test_the_constrained_arm_is_asked_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "fake", "requests", "words"),
+    ("owner", "fake", "completion", "count", "requests", "words"),
     [
-        ("somebody", {}, 0, None),  # no vLLM
-        ("vllm", {"ids": [99_999]}, 8, "another tokenizer"),
-        ("vllm", {"fault": "400"}, 8, "400"),
+        ("somebody", {}, None, 40, 0, ""),  # no vLLM
+        ("vllm", {"ids": [99_999]}, None, 40, 8, "another tokenizer"),
+        ("vllm", {"fault": "400"}, None, 40, 8, "400"),
+        ("vllm", {"ids": [*TURN[:UNIT], ord("k")]}, None, 1, 2, "forbids what the server wrote at /unit"),
+        ("vllm", {"ids": TURN}, '{"choices": [{"prompt_logprobs": [null]}]}', 1, 2, "no probability"),
     ],
 )
-def test_servers_that_cannot_be_explained_are_left_alone(
-    owner: str, fake: Any, requests: int, words: str | None, tmp_path: Path
+def test_what_cannot_be_explained_is_named_and_soon_left_alone(
+    owner: str, fake: Any, completion: str | None, count: int, requests: int, words: str, tmp_path: Path
 ) -> None:
     with FakeEndpoint(owner) as endpoint:
-        directory = started(tmp_path, 40, fake=fake)
+        endpoint.replaced |= {"/v1/completions": (200, completion)} if completion else {}
+        directory = started(tmp_path, count, fake=fake)
         ask(directory, Arm("ours", endpoint.url, "constrained"))
         assert len(endpoint.asked) == requests
-    errors = [change.error for change in directory.changes()]
-    assert all(words is not None and words in error for error in errors) and len(errors) == requests // 2
-
-
-def test_answers_beyond_the_mask_and_servers_without_probabilities_are_named(tmp_path: Path) -> None:
-    with FakeEndpoint("vllm") as endpoint:
-        arm = Arm("ours", endpoint.url, "constrained")
-        beyond = started(tmp_path / "a", 1, fake={"ids": [*TURN[:UNIT], ord("k")]})
-        ask(beyond, arm)
-        endpoint.replaced["/v1/completions"] = (200, '{"choices": [{"prompt_logprobs": [null]}]}')
-        silent = started(tmp_path / "b", 1, fake={"ids": TURN})
-        ask(silent, arm)
-    for directory, words in ((beyond, "forbids what the server wrote at /unit"), (silent, "no probability")):
-        (change,) = directory.changes()
-        assert not change.is_whole and words in change.error
+    changes = list(directory.changes())
+    assert len(changes) == requests // 2
+    assert all(words in change.error and not change.is_whole for change in changes)
 
 
 def saved(path: Path, changes: list[Change], count: int = 4) -> Results:
@@ -124,7 +116,7 @@ def saved(path: Path, changes: list[Change], count: int = 4) -> Results:
     with FakeEndpoint() as endpoint:
         directory = started(path, count)
         arms = [Arm("unconstrained", endpoint.url, "unconstrained"), Arm("ours", endpoint.url, "constrained")]
-        asyncio.run(run(directory, arms, limits=QUICK))
+        asyncio.run(runner.run(directory, arms, limits=QUICK))
     for change, sample in zip(changes, list(directory.read_samples()), strict=False):
         directory.add_change(replace(change, key=sample.key))
     return score(directory)
@@ -151,12 +143,11 @@ def test_the_effects_of_known_changes(tmp_path: Path) -> None:
     (found,) = results.effects
     assert (found.answers, found.left_out, found.examined, found.overrides) == (4, 0, 80, 4)
     place, other = found.places
-    assert (place.pointer, place.keywords, place.answers, place.overrides) == ("/unit", ("enum",), 2, 3)
-    assert (place.right, place.repaired, place.harmed) == (1, 1, 1)
     # In the first answer, the value is another one without the constraint; in the second, the right one.
-    assert place.values == {('"degrees"', '"c"'): 1, ('"c"', '"f"'): 1}
-    assert (other.pointer, other.change) == ("/days/*", (('"deg', '"c'), 1))
-    assert [each.pointer for each in found.most_informative()] == ["/unit", "/days/*"]
+    values, tokens = Counter({('"degrees"', '"c"'): 1, ('"c"', '"f"'): 1}), Counter({('"deg', '"c'): 3})
+    assert place == SiteStats(Site("arguments", "get_weather", "/unit", ("enum",)), 2, 3, 1, 1, 1, tokens, values)
+    assert (other.site.pointer, other.change) == ("/days/*", (('"deg', '"c'), 1))
+    assert found.most_informative() == [place, other]
     (scores,) = json.loads(json.dumps(results.to_json(), allow_nan=False))["changes"]
     assert [(each["pointer"], each["repaired"]) for each in scores["places"]] == [("/unit", 1), ("/days/*", 0)]
 
@@ -239,21 +230,21 @@ def test_the_threshold_with_the_fewest_faults_in_one_half_is_chosen() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_asks_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_asks_again(tmp_path: Path, run: Run) -> None:
     write_tokenizer(tmp_path)
     vocabulary = Vocabulary.from_pretrained(tmp_path)
     fake = {"calls": call(city="Oslo"), "ids": ids_of("Hi<|im_end|>", vocabulary)}
     samples = write_lines(tmp_path / "s.jsonl", [body(f"#{number}", fake=fake) for number in range(3)])
     with FakeEndpoint("vllm") as endpoint:
         command = ["ab", endpoint.url, "--samples", str(samples), "--output", str(tmp_path / "run")]
-        assert main(command) == 0
-        said = capsys.readouterr()
-        assert "What the constraint changed, " not in said.out and "it needs --tokenizer" in said.err
-        command += ["--tokenizer", str(tmp_path)]
-        assert main([*command, "--explained", "0"]) == 0
-        assert "What the constraint changed" not in capsys.readouterr().out
+        without = run(*command)
+        assert "it needs --tokenizer" in without.err
+        command += ["--tokenizer", str(tmp_path), "--explained"]
+        none = run(*command, "0")
         endpoint.wanted[len("the prompt") + 1] = vocabulary.special_tokens["<|tool_call_begin|>"]
-        assert main([*command, "--explained", "2"]) == 0
-        assert "What the constraint changed, in 2 greedy answers:" in capsys.readouterr().out
+        two = run(*command, "2")
         with pytest.raises(SystemExit):
-            main([*command, "--explained", "-1"])
+            run(*command, "-1")
+    assert [said.code for said in (without, none, two)] == [0, 0, 0]
+    assert "What the constraint changed" not in without.out + none.out
+    assert "What the constraint changed, in 2 greedy answers:" in two.out

@@ -12,34 +12,31 @@ from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.ab.arms import parse_arm
 from constrained_k2.evaluation.ab.directory import RunDirectory
 from constrained_k2.evaluation.ab.runner import AttemptLimits, Endpoint
+from tests.cli.conftest import Run
 from tests.evaluation.fake_endpoint import FakeEndpoint, body, write_lines
 
 NOBODY = "http://127.0.0.1:9"
 
 
 @pytest.mark.slow
-def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line(tmp_path: Path, run: Run) -> None:
     samples = write_lines(tmp_path / "s.jsonl", [body(f"#{number}") for number in range(5)] + ["{"])
     with FakeEndpoint(metrics="constrained_k2_masked_steps_total 4\n") as endpoint:
         command = ["ab", endpoint.url, "--samples", str(samples), "--output", str(tmp_path / "run")]
-        assert main([*command, "--json"]) == 0
-        printed = capsys.readouterr()
-        assert "line 6: not JSON" in printed.err
-        scores = json.loads(printed.out)
-        assert scores["paired_samples"] == 5 and list(scores["arms"]) == ["unconstrained", "constrained"]
-        assert scores == json.loads((tmp_path / "run" / "scores.json").read_text())
-        assert main(command) == 0
-        assert "schema_accuracy" in capsys.readouterr().out
-        assert len(endpoint.asked) == 10
-    assert main(["ab", "--score-only", str(tmp_path / "run"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == scores
+        first, again = run(*command, "--json"), run(*command)
+        assert (first.code, again.code, len(endpoint.asked)) == (0, 0, 10)
+    assert "line 6: not JSON" in first.err and "schema_accuracy" in again.out
+    assert first.json["paired_samples"] == 5 and list(first.json["arms"]) == ["unconstrained", "constrained"]
+    assert first.json == json.loads((tmp_path / "run" / "scores.json").read_text())
+    scored = run("ab", "--score-only", str(tmp_path / "run"), "--json")
+    assert (scored.code, scored.json) == (0, first.json)
     (tmp_path / "run" / "run.sqlite").unlink()
-    assert main(["ab", "--score-only", str(tmp_path / "run")]) == 2
-    assert "holds no run" in capsys.readouterr().err
+    said = run("ab", "--score-only", str(tmp_path / "run"))
+    assert said.code == 2 and "holds no run" in said.err
     bad = write_lines(tmp_path / "bad.jsonl", [body(fake={"calls": [["x", "nope", "{}"]]})])
     with FakeEndpoint() as endpoint:
         command = ["ab", endpoint.url, "--samples", str(bad), "--output", str(tmp_path / "bad"), "--json"]
-        assert main([*command, "--seed", "-1"]) == 1
+        assert run(*command, "--seed", "-1").code == 1
 
 
 @pytest.mark.parametrize(
@@ -60,33 +57,28 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         ([NOBODY, "--serve", "/"], "URL: --serve starts its own servers"),
         (["--arm", f"a={NOBODY}", "--serve", "/"], "--arm: --serve starts its own servers"),
         ([NOBODY, "--timeout", "nan"], "more than 0 and finite"),
+        ([NOBODY, "--samples", "NONE"], "no samples, 2 malformed lines, such as line 1: not JSON"),
     ],
 )
-def test_bad_use(arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ab", *arguments, "--output", str(tmp_path / "run")]) == 2
-    assert words in capsys.readouterr().err
+def test_bad_use(arguments: list[str], words: str, tmp_path: Path, run: Run) -> None:
+    write_lines(none := tmp_path / "none.jsonl", ["{", "[]"])
+    said = run("ab", *(each.replace("NONE", str(none)) for each in arguments), "--output", str(tmp_path / "run"))
+    assert said.code == 2 and words in said.err
 
 
 def test_a_full_disk_ends_the_run_and_not_the_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: FakeEndpoint, run: Run
 ) -> None:
     def full(*_: Any) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     monkeypatch.setattr(RunDirectory, "add", full)
     samples = write_lines(tmp_path / "s.jsonl", [body(f"#{number}") for number in range(5)])
-    with FakeEndpoint() as endpoint:
-        command = ["ab", endpoint.url, "--samples", str(samples), "--output", str(tmp_path / "run"), "--json"]
-        assert main(command) == 2
-        assert "disk is full" in capsys.readouterr().err
-        monkeypatch.undo()
-        assert main(command) == 0
-
-
-def test_samples_that_are_none_are_bad_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    samples = write_lines(tmp_path / "s.jsonl", ["{", "[]"])
-    assert main(["ab", NOBODY, "--samples", str(samples), "--output", str(tmp_path / "run")]) == 2
-    assert "no samples, 2 malformed lines, such as line 1: not JSON" in capsys.readouterr().err
+    command = ["ab", endpoint.url, "--samples", str(samples), "--output", str(tmp_path / "run"), "--json"]
+    said = run(*command)
+    assert said.code == 2 and "disk is full" in said.err
+    monkeypatch.undo()
+    assert main(command) == 0
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from constrained_k2.evaluation.answer import FAILURES, ChatAnswer, Record
+from constrained_k2.evaluation.answer import FAILURES, Record
 from constrained_k2.evaluation.judge import Counts, Judgement, is_accepted, is_successful_tool_call, judge
 from constrained_k2.evaluation.sample import read_sample
 from constrained_k2.formats.kimi_k3 import KIMI_K3
@@ -18,8 +18,10 @@ def call(arguments: Any, name: str = "get_weather", index: int = 0, call_id: str
     return (f"functions.{name}:{index}" if call_id is None else call_id, name, text)
 
 
-def judged(*calls: tuple[str, str, str], finish: str = "tool_calls", **fields: Any) -> Judgement:
-    return judge(read_sample(body(**fields), 1), Record("k", 0, "success", finish_reason=finish, calls=calls))
+def judged(*calls: tuple[str, str, str], said: Any = (), **fields: Any) -> Judgement:
+    """The judgement of an answer to a request with these fields; ``said`` are further fields of the record."""
+    record: dict[str, Any] = {"status": "success", "finish_reason": "tool_calls", "calls": calls} | dict(said)
+    return judge(read_sample(body(**fields), 1), Record("k", 0, **record))
 
 
 def city(schema: Any) -> dict[str, Any]:
@@ -99,67 +101,101 @@ def test_what_failed_is_never_a_success(failure: str) -> None:
     assert judge(read_sample(body(), 1), record) == (Counts(requests=1), failure, (f"{failure}: words",))
 
 
-@pytest.mark.parametrize(
-    ("limit", "tokens", "is_cut"),
-    [(100, 99, False), (100, 100, True), (None, 9, True), (9, None, True), (None, None, True)],
-)
-def test_a_call_that_has_ended_is_not_truncated(limit: int | None, tokens: int | None, *, is_cut: bool) -> None:
-    """This package's server reports "length" for a call whose arguments are not valid JSON."""
-    one = call('{"city": "Os')
-    record = Record("k", 0, "success", finish_reason="length", calls=(one,), completion_tokens=tokens, max_tokens=limit)
-    found = judge(read_sample(body(tool_choice="required"), 1), record)
-    counts, rest = found.counts, 1 - is_cut
-    assert (found.kind == "truncated", counts.truncated, counts.calls, counts.due) == (is_cut, is_cut, rest, rest)
-    assert (counts.finish_tool_calls, counts.successful_tool_call, counts.valid, counts.in_form) == (rest, 0, 0, 0)
+OTHER = ("functions.other:1", "other", "{}")
+NOPE = (("functions.nope:0", "nope", "{}"), ("functions.other:1", "other", "["))
+AWKWARD = [tool("a-b.c", {}), {"type": "function", "function": {"name": "plain"}}]
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+CITIES = [{"name": "get_weather", "accepted": {"city": cities}} for cities in (["Oslo", "Rome"], ["Oslo"])]
+DAYS, UNIT = {"city": "Oslo", "days": 2}, {"city": "Rome", "unit": "c"}
+TWO = {"expected": {"calls": [{"name": "get_weather", "arguments": each} for each in (DAYS, UNIT)]}}
+UNFINISHED = [call('{"city": "Os')]  # this package's server reports "length" for arguments that are not valid JSON
+
+
+def row(names: str, calls: Any, values: Any, fields: Any = (), **said: Any) -> Any:
+    """Some calls, the fields of the request and of the record, and counts by name."""
+    return calls, dict(fields), said, dict(zip(names.split(), values, strict=True))
+
+
+def cut(limit: int | None, tokens: int | None, *values: int) -> Any:
+    names = "truncated calls due finish_tool_calls successful_tool_call valid in_form"
+    said = {"max_tokens": limit, "completion_tokens": tokens, "finish_reason": "length"}
+    return row(names, UNFINISHED, (*values, 0, 0, 0), {"tool_choice": "required"}, **said)
+
+
+def required(calls: Any, served: int) -> Any:
+    return row("due served right truncated", calls, (1, served, served, 0), {"tool_choice": "required"})
+
+
+def against(arguments: Any, *values: int) -> Any:
+    names = "tool_match argument_match order_match optional_written expected ordered optional_due"
+    return row(names, [call(each, index=at) for at, each in enumerate(arguments)], (*values, 1, 1, 2), TWO)
+
+
+def asked(expected: Any, calls: Any, values: Any, **said: Any) -> Any:
+    """An agent runs valid calls of declared functions. Without an expectation none is counted."""
+    fields: dict[str, Any] = {} if expected is None else {"expected": {"calls": expected}}
+    fields["tools"] = [WEATHER, tool("other")]
+    return row("executable unasked declined_calls declined_due", calls, values, fields, **said)
+
+
+def triggered(official: str, finish: str, name: str) -> Any:
+    """Triggers are counted by finish_reason and reference."""
+    calls = [call(OSLO)] if finish == "tool_calls" else []
+    values = [int(each == name) for each in ("tp", "fp", "fn", "tn")]
+    return row("tp fp fn tn", calls, values, {"official_finish_reason": official}, finish_reason=finish)
 
 
 @pytest.mark.parametrize(
-    ("calls", "served"),
+    ("calls", "fields", "said", "counts"),
     [
-        ([call(OSLO)], 1),
-        ([], 0),
-        ([call(OSLO, index=1)], 0),
-        ([call(OSLO, name="nope")], 0),
-        ([call("{")], 0),
-        ([call("[]")], 0),
+        cut(100, 99, 0, 1, 1, 1),
+        cut(100, 100, 1, 0, 0, 0),
+        cut(None, 9, 1, 0, 0, 0),
+        cut(9, None, 1, 0, 0, 0),
+        cut(None, None, 1, 0, 0, 0),
+        required([call(OSLO)], 1),
+        required([], 0),
+        required([call(OSLO, index=1)], 0),
+        required([call(OSLO, name="nope")], 0),
+        required([call("{")], 0),
+        required([call("[]")], 0),
+        against([DAYS, UNIT], 1, 1, 1, 2),
+        against([UNIT, DAYS], 1, 1, 1, 0),
+        against([DAYS, {"city": "Rome"}], 1, 0, 1, 1),
+        against([DAYS | {"days": 2.0}, UNIT], 1, 1, 1, 2),
+        against([DAYS | {"unit": "c"}, UNIT], 1, 0, 1, 2),
+        against([DAYS], 0, 0, 0, 1),
+        against([], 0, 0, 0, 0),
+        # As many right pairs as there can be.
+        row("argument_match", [call(OSLO), call({"city": "Rome"}, index=1)], [1], {"expected": {"calls": CITIES}}),
+        row(
+            "awkward_calls awkward_right empty_calls empty_valid calls declared decoded valid",
+            [call({}, name="a-b.c"), call({"x": 1}, name="plain", index=1), call([], name="plain", index=2)],
+            (1, 1, 3, 2, 3, 3, 2, 2),
+            {"tools": AWKWARD},
+        ),
+        asked(ASKED, [GOOD_CALL], (1, 0, 0, 0)),
+        asked(ASKED, [GOOD_CALL, OTHER], (2, 1, 0, 0)),
+        asked([], [GOOD_CALL], (1, 1, 0, 0)),
+        asked(ASKED, NOPE, (0, 0, 0, 0)),
+        asked(None, [GOOD_CALL], (0, 0, 0, 0), declined=True),
+        asked([], [], (0, 0, 1, 1), declined=True),
+        asked(ASKED, [], (0, 0, 1, 0), declined=True),
+        asked(ASKED, [GOOD_CALL], (1, 0, 1, 1), declined=True),
+        triggered("tool_calls", "tool_calls", "tp"),
+        triggered("stop", "tool_calls", "fp"),
+        triggered("tool_calls", "stop", "fn"),
+        triggered("length", "stop", "tn"),
+        triggered("tool_calls", "length", "fn"),
+        # A named function's reason says nothing of a trigger.
+        row("right served tp fp fn tn", [call(OSLO)], (1, 1, 0, 0, 0, 0), {"tool_choice": NAMED}, finish_reason="stop"),
+        row("tn", [call(OSLO)], [1], {"tool_choice": NAMED, "official_finish_reason": "stop"}, finish_reason="stop"),
     ],
 )
-def test_a_required_call_is_served_if_it_is_right_in_form(calls: Any, served: int) -> None:
-    counts = judged(*calls, tool_choice="required").counts
-    assert (counts.due, counts.served, counts.right, counts.truncated) == (1, served, served, 0)
-
-
-EXPECTED = {
-    "calls": [
-        {"name": "get_weather", "arguments": {"city": "Oslo", "days": 2}},
-        {"name": "get_weather", "arguments": {"city": "Rome", "unit": "c"}},
-    ]
-}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "counts"),
-    [
-        # tool_match, argument_match, order_match, optional_written of 2
-        ([{"city": "Oslo", "days": 2}, {"city": "Rome", "unit": "c"}], (1, 1, 1, 2)),
-        ([{"city": "Rome", "unit": "c"}, {"city": "Oslo", "days": 2}], (1, 1, 1, 0)),
-        ([{"city": "Oslo", "days": 2}, {"city": "Rome"}], (1, 0, 1, 1)),
-        ([{"city": "Oslo", "days": 2.0}, {"city": "Rome", "unit": "c"}], (1, 1, 1, 2)),
-        ([{"city": "Oslo", "days": 2, "unit": "c"}, {"city": "Rome", "unit": "c"}], (1, 0, 1, 2)),
-        ([{"city": "Oslo", "days": 2}], (0, 0, 0, 1)),
-        ([], (0, 0, 0, 0)),
-    ],
-)
-def test_against_expected_calls(arguments: Any, counts: Any) -> None:
-    found = judged(*(call(value, index=location) for location, value in enumerate(arguments)), expected=EXPECTED).counts
-    assert (found.tool_match, found.argument_match, found.order_match, found.optional_written) == counts
-    assert (found.expected, found.ordered, found.optional_due) == (1, 1, 2)
-
-
-def test_as_many_right_pairs_as_there_can_be() -> None:
-    accepted = [{"name": "get_weather", "accepted": {"city": cities}} for cities in (["Oslo", "Rome"], ["Oslo"])]
-    found = judged(call({"city": "Oslo"}), call({"city": "Rome"}, index=1), expected={"calls": accepted})
-    assert found.counts.argument_match == 1
+def test_counts(calls: Any, fields: Any, said: Any, counts: dict[str, int]) -> None:
+    found = judged(*calls, said=said, **fields)
+    assert {name: getattr(found.counts, name) for name in counts} == counts
+    assert (found.kind == "truncated") == found.counts.truncated
 
 
 @pytest.mark.parametrize(
@@ -174,42 +210,6 @@ def test_as_many_right_pairs_as_there_can_be() -> None:
 )  # fmt: skip
 def test_right_values(value: Any, accepted: Any, lenient: bool, same: bool) -> None:
     assert is_accepted(value, accepted, lenient=lenient) is same
-
-
-def test_awkward_names_and_empty_parameters_are_counted() -> None:
-    tools = [tool("a-b.c", {}), {"type": "function", "function": {"name": "plain"}}]
-    calls = (call({}, name="a-b.c"), call({"x": 1}, name="plain", index=1), call([], name="plain", index=2))
-    found = judged(*calls, tools=tools).counts
-    assert (found.awkward_calls, found.awkward_right, found.empty_calls, found.empty_valid) == (1, 1, 3, 2)
-    assert (found.calls, found.declared, found.decoded, found.valid) == (3, 3, 2, 2)
-
-
-OTHER = ("functions.other:1", "other", "{}")
-NOPE = (("functions.nope:0", "nope", "{}"), ("functions.other:1", "other", "["))
-
-
-@pytest.mark.parametrize(
-    ("expected", "calls", "declined", "counts"),
-    [
-        # executable, unasked, declined_calls, declined_due
-        (ASKED, [GOOD_CALL], False, (1, 0, 0, 0)),
-        (ASKED, [GOOD_CALL, OTHER], False, (2, 1, 0, 0)),
-        ([], [GOOD_CALL], False, (1, 1, 0, 0)),
-        (ASKED, NOPE, False, (0, 0, 0, 0)),
-        (None, [GOOD_CALL], True, (0, 0, 0, 0)),
-        ([], [], True, (0, 0, 1, 1)),
-        (ASKED, [], True, (0, 0, 1, 0)),
-        (ASKED, [GOOD_CALL], True, (1, 0, 1, 1)),
-    ],
-)
-def test_calls_that_were_not_asked_for_and_declined_ones(
-    expected: Any, calls: Any, counts: Any, *, declined: bool
-) -> None:
-    """An agent runs valid calls of declared functions. Without an expectation none is counted."""
-    fields: dict[str, Any] = {} if expected is None else {"expected": {"calls": expected}}
-    sample = read_sample(body(tools=[WEATHER, tool("other")], **fields), 1)
-    found = judge(sample, Record.of(ChatAnswer("tool_calls", calls=tuple(calls), declined=declined))).counts
-    assert (found.executable, found.unasked, found.declined_calls, found.declined_due) == counts
 
 
 @pytest.mark.parametrize(
@@ -238,33 +238,3 @@ TOOLS = {"f": WEATHER["function"]["parameters"], "empty": {}, "none": None}
 )
 def test_success_as_the_vendor_verifier_counts_it(calls: Any, successful: bool) -> None:
     assert is_successful_tool_call(tuple(calls), TOOLS) is successful
-
-
-@pytest.mark.parametrize(
-    ("official", "finish", "field"),
-    [
-        ("tool_calls", "tool_calls", "tp"),
-        ("stop", "tool_calls", "fp"),
-        ("tool_calls", "stop", "fn"),
-        ("length", "stop", "tn"),
-        ("tool_calls", "length", "fn"),
-    ],
-)
-def test_trigger_counts_go_by_finish_reason_and_reference(official: str, finish: str, field: str) -> None:
-    calls = (call(OSLO),) if finish == "tool_calls" else ()
-    counts = judged(*calls, finish=finish, official_finish_reason=official).counts
-    assert {name: getattr(counts, name) for name in ("tp", "fp", "fn", "tn")} == {
-        "tp": 0,
-        "fp": 0,
-        "fn": 0,
-        "tn": 0,
-        field: 1,
-    }
-
-
-def test_a_named_functions_reason_says_nothing_of_a_trigger() -> None:
-    choice = {"type": "function", "function": {"name": "get_weather"}}
-    counts = judged(call(OSLO), finish="stop", tool_choice=choice).counts
-    assert (counts.right, counts.served, counts.tp + counts.fp + counts.fn + counts.tn) == (1, 1, 0)
-    given = judged(call(OSLO), finish="stop", tool_choice=choice, official_finish_reason="stop").counts
-    assert given.tn == 1

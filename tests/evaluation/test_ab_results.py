@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import re
+from collections.abc import Collection
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from constrained_k2.cli import main
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation import server_metrics
 from constrained_k2.evaluation.ab import compare
@@ -31,6 +31,7 @@ from constrained_k2.evaluation.server_metrics import growth, masked_argmax_share
 from constrained_k2.formats.base import WireFormat
 from constrained_k2.formats.kimi_k2 import KIMI_K2
 from constrained_k2.formats.kimi_k3 import KIMI_K3
+from tests.cli.conftest import Run
 from tests.evaluation.fake_endpoint import FakeEndpoint, body
 
 GOOD = (("functions.get_weather:0", "get_weather", '{"city": "Oslo"}'),)
@@ -96,15 +97,11 @@ def test_arms_are_compared_in_pairs(tmp_path: Path) -> None:
     bad = [{"calls": BAD} if number % 3 == 0 else {} for number in range(60)]
     results = score(saved(tmp_path, {"plain": bad, "constrained": RIGHT}))
     assert results.baseline == "plain" and results.findings == []
-    difference = results.differences["constrained"]["schema_accuracy"]
-    assert difference.difference == pytest.approx(1 / 3)
-    low, middle, high = difference.low, difference.difference, difference.high
-    assert middle is not None
-    assert 0.15 < low < middle < high < 0.5 and not difference.is_better  # neutral
+    middle, low, high, *is_any = results.differences["constrained"]["schema_accuracy"]
+    assert middle is not None and middle == pytest.approx(1 / 3) and 0.15 < low < middle < high < 0.5
+    assert is_any == [False, False]  # neutral
     assert results.differences["constrained"]["valid"].is_better
-    test = results.pairings["constrained"]["right"]
-    assert (test.only_baseline, test.only_this, test.p) == (0, 20, 2 * 0.5**20)
-    assert (compare.exact_p(0, 0), compare.exact_p(1, 9)) == pytest.approx((1.0, 22 / 1024))
+    assert results.pairings["constrained"]["right"] == (0, 20, 2 * 0.5**20)
     own = results.intervals["constrained"]["schema_accuracy"]
     assert (own.value, own.high) == (1.0, 1.0) and own.low == pytest.approx(0.025 ** (1 / 60))
     hits = results.intervals["constrained"]["tool_call_f1"]  # each weighs two in f1, and is one answer
@@ -123,6 +120,15 @@ def counted(figure: Figure, *, is_hit: bool) -> list[int]:
     }
     hit, miss = special.get(figure.name, ({**figure.bottom, **figure.top}, dict(figure.bottom)))
     return [{"requests": 1, **(hit if is_hit else miss)}.get(name, 0) for name in COLUMNS]
+
+
+@pytest.mark.parametrize(("hits", "pairing"), [({0}, (0, 0, 1.0)), (range(1, 10), (1, 9, 22 / 1024))])
+def test_mcnemars_test(hits: Collection[int], pairing: tuple[float, ...]) -> None:
+    figure = next(figure for figure in FIGURES if figure.name == "right")
+    first, second = (
+        np.array([counted(figure, is_hit=n in right) for n in range(12)], np.int32) for right in ({0}, hits)
+    )
+    assert compare.mcnemar(first, second, "right") == pytest.approx(pairing)
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
@@ -146,61 +152,52 @@ def test_a_report_says_of_each_figure_what_its_findings_say(tmp_path: Path, figu
     assert own.is_worse <= ("No problem found" not in report)
 
 
+FOUND = "Problems found:"
 GOOD_OF_40 = [*RIGHT[:40], *[SILENT] * 20]  # where the last 20 samples ask for no call
 
 
 @pytest.mark.parametrize(
-    ("answers", "calls_expected", "baseline", "found", "clean"),
+    ("answers", "calls_expected", "baseline", "headline", "found", "clean"),
     [
         (
-            {"plain": RIGHT, "constrained": [*WRONG[:20], *RIGHT[:39], FAILED]}, 60, None,
+            {"plain": RIGHT, "constrained": [*WRONG[:20], *RIGHT[:39], FAILED]}, 60, None, FOUND,
             ["constrained: 20 answers with arguments that the schema does not accept, which",
              "constrained: 1 requests without an answer", "constrained: arguments valid is worse than in plain"], "plain:",
         ),
         (
-            {"plain": GOOD_OF_40, "constrained": GOOD_OF_40, "nearest": RIGHT}, 40, None,
+            {"plain": GOOD_OF_40, "constrained": GOOD_OF_40, "nearest": RIGHT}, 40, None, FOUND,
             ["nearest: executable calls that were not asked for is worse than in plain (+33.3 points)"], "constrained:",
         ),
         (
-            {"plain": GOOD_OF_40, "constrained": GOOD_OF_40, "nearest": [*RIGHT[:40], *[SILENT] * 8, *[CUT] * 12]}, 40, None,
+            {"plain": GOOD_OF_40, "constrained": GOOD_OF_40, "nearest": [*RIGHT[:40], *[SILENT] * 8, *[CUT] * 12]}, 40, None, FOUND,
             ["nearest: cut off by max_tokens is worse than in plain"], "constrained:",
         ),
         (  # nearest improves, which is fine
-            {"plain": RIGHT, "constrained": [*[CUT] * 20, *RIGHT[:40]], "nearest": RIGHT}, 60, "constrained",
+            {"plain": RIGHT, "constrained": [*[CUT] * 20, *RIGHT[:40]], "nearest": RIGHT}, 60, "constrained", FOUND,
             ["constrained: cut off by max_tokens is worse than in plain (+33.3 points)"], "worse than in nearest",
         ),
+        ({"plain": RIGHT, "constrained": WRONG}, 60, None, FOUND, [], "plain:"),
+        ({"plain": RIGHT, "constrained": RIGHT, "stock": WRONG}, 60, None,
+         "No problem found in constrained; 60 of 60 samples were compared with plain.", [], ":"),
+        ({"plain": RIGHT, "stock": WRONG}, 60, None, "Not checked: this package constrains no arm of this run.", [], ":"),
+        ({"constrained": RIGHT}, 60, None, "No problem found in constrained; no other arm was compared with it.", [], ":"),
     ],
-    ids=["wrong", "unasked", "cut", "a constrained baseline"],
+    ids=["wrong", "unasked", "cut", "a constrained baseline", "all wrong", "right", "none constrained", "no other"],
 )  # fmt: skip
 def test_a_constrained_arm_that_is_wrong_or_worse_is_found(
-    answers: Any, calls_expected: int, baseline: str | None, found: list[str], clean: str, tmp_path: Path
+    answers: Any, calls_expected: int, baseline: str | None, headline: str, found: list[str], clean: str, tmp_path: Path
 ) -> None:
     results = score(saved(tmp_path, answers, calls_expected=calls_expected), baseline=baseline)
     findings = "\n".join(results.findings)
     assert all(finding in findings for finding in found) and clean not in findings
+    assert results.headline == headline and bool(findings) == (headline == FOUND)
 
 
-def test_the_command_tells_the_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_tells_the_findings(tmp_path: Path, run: Run) -> None:
     directory = saved(tmp_path, {"plain": GOOD_OF_40, "nearest": RIGHT}, calls_expected=40)
-    assert main(["ab", "--score-only", str(directory.path)]) == 1
-    shown = capsys.readouterr().out
-    assert "nearest: executable calls that were not asked for is worse" in shown and "No problem found" not in shown
-
-
-@pytest.mark.parametrize(
-    ("answers", "headline"),
-    [
-        (
-            {"plain": RIGHT, "constrained": RIGHT, "stock": WRONG},
-            "No problem found in constrained; 60 of 60 samples were compared with plain.",
-        ),
-        ({"plain": RIGHT, "stock": WRONG}, "Not checked: this package constrains no arm of this run."),
-        ({"constrained": RIGHT}, "No problem found in constrained; no other arm was compared with it."),
-        ({"plain": RIGHT, "constrained": WRONG}, "Problems found:"),
-    ],
-)
-def test_the_headline_names_the_arms_that_were_checked(tmp_path: Path, answers: Any, headline: str) -> None:
-    assert score(saved(tmp_path, answers)).headline == headline
+    said = run("ab", "--score-only", str(directory.path))
+    assert said.code == 1 and "No problem found" not in said.out
+    assert "nearest: executable calls that were not asked for is worse" in said.out
 
 
 def test_the_baseline_is_chosen_or_the_first_arm_of_others_with_records(tmp_path: Path) -> None:
@@ -255,10 +252,8 @@ def test_a_sum_of_nothing_is_no_figure(tmp_path: Path) -> None:
 def test_quantiles_are_right_to_a_few_percent(share: float) -> None:
     times = np.random.default_rng(0).lognormal(3, 1, 20_000)
     histogram = Histogram()
-    for time in times:
-        histogram.add(time)
+    histogram.add(times)
     assert histogram.quantile(share) == pytest.approx(np.quantile(times, share, method="inverted_cdf"), rel=0.03)
-    assert list(histogram.cumulative())[-1][1] == 1.0
     assert Histogram().quantile(share) is None
 
 

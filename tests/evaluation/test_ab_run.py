@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -31,33 +30,25 @@ QUICK = AttemptLimits(
 )
 
 
-@pytest.fixture
-def endpoint() -> Iterator[FakeEndpoint]:
-    with FakeEndpoint() as fake:
-        yield fake
-
-
 def start(path: Path, *bodies: Any, **sampling: Any) -> RunDirectory:
     samples = [read_sample(value, number) for number, value in enumerate(bodies or [body()], 1)]
     return begin(path / "run", "test", samples, Sampling(**sampling))
 
 
-def ask(directory: RunDirectory, *arms: Arm, limits: AttemptLimits = QUICK, **options: Any) -> None:
+def ask(directory: RunDirectory, *arms: Arm, limits: AttemptLimits = QUICK, **options: Any) -> list[Record]:
+    """Send what remains; the records of the arm ``a``."""
     asyncio.run(run(directory, arms, limits=limits, **options))
-
-
-def records(directory: RunDirectory, arm: str = "a") -> list[Record]:
-    return list(directory.records(arm))
+    return list(directory.records("a"))
 
 
 def test_a_good_answer_is_recorded_whole(endpoint: FakeEndpoint, tmp_path: Path) -> None:
     directory = start(tmp_path, body(fake={"content": "Let me see."}), temperature=0.3)
-    ask(directory, Arm("a", endpoint.url, "unconstrained", body={"vllm_xargs": {"x": "y"}}))
-    (record,) = records(directory)
-    assert (record.status, record.finish_reason, record.content, record.calls) == (
-        SUCCESS, "tool_calls", "Let me see.", (GOOD_CALL,),
+    (record,) = ask(directory, Arm("a", endpoint.url, "unconstrained", body={"vllm_xargs": {"x": "y"}}))
+    timing = {name: getattr(record, name) for name in ("started", "ttft_ms", "duration_ms", "gaps_ms")}
+    assert record == Record(
+        record.key, 0, SUCCESS, finish_reason="tool_calls", content="Let me see.", calls=(GOOD_CALL,),
+        prompt_tokens=11, completion_tokens=7, max_tokens=2048, **timing,
     )  # fmt: skip
-    assert (record.completion_tokens, record.prompt_tokens, record.attempts) == (7, 11, 1)
     assert record.ttft_ms is not None and 0 < record.ttft_ms <= record.duration_ms and len(record.gaps_ms) == 3
     (sent,) = endpoint.bodies
     assert sent["vllm_xargs"] == {"constrained_k2": "off", "x": "y"}
@@ -69,8 +60,7 @@ def test_vllm_is_asked_for_tokens_and_tells_the_text_of_what_went_wrong(tmp_path
     with FakeEndpoint("vllm") as endpoint:
         wrong = {"calls": [["x", "get_weather", "{}"]], "raw": "<|tool_call_begin|>"}
         directory = start(tmp_path, body(fake=wrong), body(fake={"content": "all good", "calls": []}))
-        ask(directory, Arm("a", endpoint.url), limits=replace(QUICK, concurrency=1))
-        bad, good = records(directory)
+        bad, good = ask(directory, Arm("a", endpoint.url), limits=replace(QUICK, concurrency=1))
         assert endpoint.bodies[0]["return_token_ids"] is True
     assert (bad.raw, bad.prompt_tail) == ("<|tool_call_begin|>ca", "the <|im_user|> prompt")
     assert (good.raw, good.prompt_tail) == ("", "")
@@ -90,8 +80,7 @@ FAULTS = {
 def test_what_endpoints_do_wrong_is_recorded_as_that(fault: str, endpoint: FakeEndpoint, tmp_path: Path) -> None:
     directory = start(tmp_path, body(fake={"fault": fault}), body("a good one"))
     limits = replace(QUICK, seconds=2) if FAULTS[fault] == "timeout" else QUICK
-    ask(directory, Arm("a", endpoint.url), limits=limits)
-    kinds = {record.status: record.failure for record in records(directory)}
+    kinds = {record.status: record.failure for record in ask(directory, Arm("a", endpoint.url), limits=limits)}
     assert kinds == {"failed": FAULTS[fault], SUCCESS: ""}
     assert set(BROKEN) <= set(FAULTS)
     results = score(open_run(directory.path))
@@ -99,21 +88,20 @@ def test_what_endpoints_do_wrong_is_recorded_as_that(fault: str, endpoint: FakeE
 
 
 def test_answers_that_are_whole_but_odd(endpoint: FakeEndpoint, tmp_path: Path) -> None:
-    fakes = [
-        {"fault": "whole"},
-        {"calls": [["", "get_weather", '{"city": "Oslo"}']]},
-        {"calls": [["functions.get_weather:0", "get_weather", '{"city": ']]},
-        {"finish": ""},
-        {"finish": "x" * 70_000},
-        {"content": "x" * 70_000},
+    no_id, broken = ("", *GOOD_CALL[1:]), (*GOOD_CALL[:2], '{"city": ')
+    rows: list[tuple[dict[str, Any], Any]] = [
+        ({"fault": "whole"}, (SUCCESS, "", (GOOD_CALL,), 3)),
+        ({"calls": [no_id]}, (SUCCESS, "", (no_id,), 7)),
+        ({"calls": [broken]}, (SUCCESS, "", (broken,), 7)),
+        ({"finish": ""}, ("failed", "invalid_answer", (), None)),
+        ({"finish": "x" * 70_000}, ("failed", "too_long", (), None)),
+        ({"content": "x" * 70_000}, ("failed", "too_long", (), None)),
     ]
-    directory = start(tmp_path, *(body(f"#{number}", fake=fake) for number, fake in enumerate(fakes)))
-    ask(directory, Arm("a", endpoint.url), limits=replace(QUICK, concurrency=1))
-    whole, no_id, broken, no_reason, long_reason, long = records(directory)
-    assert (whole.status, whole.calls, whole.completion_tokens) == (SUCCESS, (GOOD_CALL,), 3)
-    assert (no_id.status, no_id.calls[0][0]) == (SUCCESS, "")
-    assert (broken.status, broken.calls[0][2]) == (SUCCESS, '{"city": ')
-    assert (no_reason.failure, long_reason.failure, long.failure) == ("invalid_answer", "too_long", "too_long")
+    directory = start(tmp_path, *(body(f"#{number}", fake=fake) for number, (fake, _) in enumerate(rows)))
+    found = ask(directory, Arm("a", endpoint.url), limits=replace(QUICK, concurrency=1))
+    assert [(each.status, each.failure, each.calls, each.completion_tokens) for each in found] == [
+        said for _, said in rows
+    ]
     kinds = score(directory).arms["a"].kinds
     assert kinds == {"missing_id": 1, "invalid_json": 1, "invalid_answer": 1, "too_long": 2}
 
@@ -125,17 +113,15 @@ def test_what_may_pass_is_asked_again_and_all_else_once(
     fault: str, attempts: int, endpoint: FakeEndpoint, tmp_path: Path
 ) -> None:
     fake = {"fault": fault, "fails": 2, "headers": {"retry-after": "0"}}
-    directory = start(tmp_path, body(fake=fake))
-    ask(directory, Arm("a", endpoint.url))
-    (record,) = records(directory)
+    (record,) = ask(start(tmp_path, body(fake=fake)), Arm("a", endpoint.url))
     assert (record.attempts, len(endpoint.asked)) == (attempts, attempts)
     assert record.status == (SUCCESS if attempts > 1 else "failed")
 
 
 def test_a_server_that_went_away_is_not_waited_for_each_time(endpoint: FakeEndpoint, tmp_path: Path) -> None:
     directory = start(tmp_path, *(body(f"#{number}", fake={"fault": "drop"}) for number in range(12)))
-    ask(directory, Arm("a", endpoint.url), limits=replace(QUICK, concurrency=1))
-    assert [record.attempts for record in records(directory)][-8:] == [1] * 8
+    found = ask(directory, Arm("a", endpoint.url), limits=replace(QUICK, concurrency=1))
+    assert [record.attempts for record in found][-8:] == [1] * 8
 
 
 def test_arms_get_the_same_requests_in_turn(endpoint: FakeEndpoint, tmp_path: Path) -> None:
@@ -151,27 +137,23 @@ def test_arms_get_the_same_requests_in_turn(endpoint: FakeEndpoint, tmp_path: Pa
 def test_a_run_goes_on_where_it_was(endpoint: FakeEndpoint, tmp_path: Path) -> None:
     bodies = [body(f"#{number}") for number in range(6)]
     directory = start(tmp_path, *bodies)
-    ask(directory, Arm("a", endpoint.url))
-    kept = records(directory)[:3]
+    kept = ask(directory, Arm("a", endpoint.url))[:3]
     directory.database.execute("delete from records where rowid > 3")
     endpoint.asked.clear()
     again = start(tmp_path, *bodies)
-    ask(again, Arm("a", endpoint.url), Arm("b", endpoint.url))
-    assert records(again)[:3] == kept
-    assert len(endpoint.asked) == 3 + 6
+    found = ask(again, Arm("a", endpoint.url), Arm("b", endpoint.url))
+    assert (found[:3], len(found), len(endpoint.asked)) == (kept, 6, 3 + 6)
     assert again.done_keys("a") == again.done_keys("b")
-    assert len(records(again)) == 6
 
 
 def test_what_failed_is_asked_again_only_when_that_is_wanted(endpoint: FakeEndpoint, tmp_path: Path) -> None:
     directory = start(tmp_path, body(fake={"fault": "400", "fails": 1}), body("good"))
     for retry, good in ((False, 1), (False, 1), (True, 2)):
-        ask(directory, Arm("a", endpoint.url), retry_failed=retry)
-        assert [record.status for record in records(directory)].count(SUCCESS) == good
-        assert len(records(directory)) == 2
+        found = ask(directory, Arm("a", endpoint.url), retry_failed=retry)
+        assert ([record.status for record in found].count(SUCCESS), len(found)) == (good, 2)
     assert score(directory).arms["a"].table[:, 0].tolist() == [1, 1]
     assert score(directory).arms["a"].kinds == {}
-    directory.add("a", replace(records(directory)[0], status="failed"))
+    directory.add("a", replace(found[0], status="failed"))
     for retry, done in ((False, 2), (True, 1)):
         bars = LiveFigures(directory, [Arm("a", endpoint.url)], retry_failed=retry, is_shown=False)
         assert bars.tasks[0].completed == done
@@ -199,9 +181,7 @@ def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
     endpoint: FakeEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    directory = start(tmp_path)
-    ask(directory, Arm("a", endpoint.url))
-    assert [record.status for record in records(directory)] == [SUCCESS]
+    assert [record.status for record in ask(start(tmp_path), Arm("a", endpoint.url))] == [SUCCESS]
 
 
 @pytest.mark.parametrize(
@@ -213,8 +193,8 @@ def test_models_that_are_not_told(status: int, text: str, words: str, endpoint: 
     endpoint.replaced["/v1/models"] = status, text
     with pytest.raises(InvalidRequest, match=words):
         ask(start(tmp_path), Arm("a", endpoint.url))
-    ask(start(tmp_path), Arm("a", endpoint.url, model="kimi-k2"))
-    assert [record.status for record in records(start(tmp_path))] == [SUCCESS]
+    found = ask(start(tmp_path), Arm("a", endpoint.url, model="kimi-k2"))
+    assert [record.status for record in found] == [SUCCESS]
 
 
 @pytest.mark.parametrize(
@@ -225,8 +205,8 @@ def test_a_text_that_is_not_told_costs_no_record(status: int, text: str, tmp_pat
         endpoint.replaced["/detokenize"] = status, text
         wrong = {"calls": [["x", "get_weather", "{}"]]}
         directory = start(tmp_path, body(fake=wrong), body("again", fake=wrong))
-        ask(directory, Arm("a", endpoint.url), limits=replace(QUICK, concurrency=1))
-    assert [(record.status, record.raw, record.prompt_tail) for record in records(directory)] == [(SUCCESS, "", "")] * 2
+        found = ask(directory, Arm("a", endpoint.url), limits=replace(QUICK, concurrency=1))
+    assert [(record.status, record.raw, record.prompt_tail) for record in found] == [(SUCCESS, "", "")] * 2
 
 
 def test_records_of_any_shape(tmp_path: Path) -> None:

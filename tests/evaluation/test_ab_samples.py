@@ -11,7 +11,7 @@ from constrained_k2 import ToolCallSpec
 from constrained_k2.errors import InvalidRequest
 from constrained_k2.evaluation.ab.directory import Sampling, begin
 from constrained_k2.evaluation.ab.loaders import BadLine, read_samples
-from constrained_k2.evaluation.sample import BUNDLED, Sample, bundled_bodies, read_sample
+from constrained_k2.evaluation.sample import BUNDLED, ExpectedCall, Sample, bundled_bodies, read_sample
 from scripts.bundled_samples.__main__ import drawn_bodies
 from scripts.bundled_samples.adversarial import MAKERS
 from scripts.bundled_samples.ordinary import ordinary_samples
@@ -100,10 +100,11 @@ def test_bfcl_files_as_published(tmp_path: Path) -> None:
     write_lines(tmp_path / "possible_answer" / "BFCL_v4_multiple.json", [truth])
     (sample,) = good(read_samples(write_lines(tmp_path / "BFCL_v4_multiple.json", [line])))
     assert sample.category == "multiple"
-    read = sample.tools["geo.area"]
-    assert (read["type"], read["properties"]["side"]) == ("object", {"type": "number"})
-    assert read["properties"]["type"] == {"type": "array", "items": {"type": "string"}}
-    assert sample.expected is not None and sample.expected[0].omissible == {"unit"} and sample.expected[0].lenient
+    array = {"type": "array", "items": {"type": "string"}}
+    read = {"side": {"type": "number"}, "type": array, "unit": {"type": "string"}}
+    assert sample.tools == {"geo.area": {"type": "object", "properties": read, "required": ["side"]}}
+    accepted = {"side": (2.0,), "unit": ("cm", "")}
+    assert sample.expected == (ExpectedCall("geo.area", accepted, frozenset({"unit"}), lenient=True),)
     assert Sample.from_json(json.loads(json.dumps(sample.to_json()))) == sample
     (irrelevant,) = good(read_samples(write_lines(tmp_path / "BFCL_v4_irrelevance.json", [line])))
     assert irrelevant.expected == () and irrelevant.should_call is False
@@ -111,7 +112,7 @@ def test_bfcl_files_as_published(tmp_path: Path) -> None:
 
 def test_expected_calls_survive_a_file() -> None:
     exact = read_sample(body(expected={"calls": [{"name": "get_weather", "arguments": '{"city": "Oslo"}'}]}), 1)
-    assert exact.expected is not None and exact.expected[0].arguments == {"city": ("Oslo",)}
+    assert exact.expected == (ExpectedCall("get_weather", {"city": ("Oslo",)}),)
     assert Sample.from_json(json.loads(json.dumps(exact.to_json()))) == exact
 
 

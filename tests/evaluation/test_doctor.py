@@ -1,18 +1,16 @@
 """``constrained-k2 doctor``: every check finds its fault, and finds none in a server that is right."""
 
 import asyncio
-import json
 import shlex
-from typing import Any
 
 import pytest
 
-from constrained_k2.cli import main
 from constrained_k2.evaluation.client import Client
 from constrained_k2.evaluation.doctor.examination import CHECKS, examine
 from constrained_k2.evaluation.doctor.findings import Finding
 from constrained_k2.evaluation.doctor.target import open_target
 from constrained_k2.evaluation.server import ADOPTED_FLAGS, VllmServer
+from tests.cli.conftest import Run
 from tests.evaluation.fake_server import Fake
 from tests.evaluation.fake_tags import TagFake
 
@@ -211,22 +209,16 @@ def test_ids_that_would_cost_a_request_each(monkeypatch: pytest.MonkeyPatch) -> 
         assert "10000 token ids" in examined(fake, "generation_prompt")["generation_prompt"].seen
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any, str]:
-    code = main(["doctor", *arguments])
-    out, err = capsys.readouterr()
-    return code, json.loads(out) if "--json" in arguments else out, err
-
-
-def test_as_a_person_uses_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_a_person_uses_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     with Fake() as fake:
-        code, out, _ = run(capsys, fake.url)
-    assert code == 0
-    assert f"{len(NAMES[Fake])} ok  0 warning  0 fault  0 cannot tell" in out
+        said = run("doctor", fake.url)
+    assert said.code == 0
+    assert f"{len(NAMES[Fake])} ok  0 warning  0 fault  0 cannot tell" in said.out
     with Fake("no generation prompt", "indents results") as fake:
-        code, out, _ = run(capsys, f"{fake.url}/v1/", "--quick")
-    assert code == 1 and "2 fault" in out and "tool_choice required" not in out
-    assert "generation prompt, tool results\n" in out and out.count("94a4053") == 1  # a remedy once
+        said = run("doctor", f"{fake.url}/v1/", "--quick")
+    assert said.code == 1 and "2 fault" in said.out and "tool_choice required" not in said.out
+    assert "generation prompt, tool results\n" in said.out and said.out.count("94a4053") == 1  # a remedy once
 
 
 @pytest.mark.parametrize(
@@ -237,41 +229,45 @@ def test_as_a_person_uses_it(capsys: pytest.CaptureFixture[str], monkeypatch: py
         ("", ["--model", "kimi-k3"], 1, ("model", "fault", "Name one with --model")),
     ],
 )
-def test_as_a_script_uses_it(
-    fault: str, options: list[str], code: int, finding: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_as_a_script_uses_it(fault: str, options: list[str], code: int, finding: tuple[str, ...], run: Run) -> None:
     with Fake(fault) as fake:
-        found = run(capsys, fake.url, "--json", "--quick", *options)
-    assert found[0] == code
-    assert finding in [(each["check"], each["verdict"], each["remedy"]) for each in found[1]["findings"]]
-    assert found[1]["counts"][finding[1]] >= 1
+        said = run("doctor", fake.url, "--json", "--quick", *options)
+    assert said.code == code
+    assert finding in [(each["check"], each["verdict"], each["remedy"]) for each in said.json["findings"]]
+    assert said.json["counts"][finding[1]] >= 1
 
 
-def test_api_keys(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOME_KEY", "sesame")
+@pytest.mark.parametrize(
+    ("key", "options", "code", "words"),
+    [
+        ("sesame", ["--api-key-env", "SOME_KEY"], 0, ""),
+        ("sesame", [], 2, "401"),
+        ("sesame", [], 2, "--api-key-env"),
+        ("sesame", ["--api-key-env", "NO_SUCH_KEY"], 2, "NO_SUCH_KEY"),
+        ("sesame\n", ["--api-key-env", "SOME_KEY"], 2, "a header cannot hold"),
+        ("sésame", ["--api-key-env", "SOME_KEY"], 2, "a header cannot hold"),
+    ],
+)
+def test_api_keys(
+    key: str, options: list[str], code: int, words: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_KEY", key)
     with Fake(key="sesame") as fake:
-        assert run(capsys, fake.url, "--quick", "--api-key-env", "SOME_KEY")[0] == 0
-        code, _, err = run(capsys, fake.url)
-        assert (code, "401" in err, "--api-key-env" in err) == (2, True, True)
-        code, _, err = run(capsys, fake.url, "--api-key-env", "NO_SUCH_KEY")
-        assert (code, "NO_SUCH_KEY" in err) == (2, True)
-        for key in ("sesame\n", "sésame"):
-            monkeypatch.setenv("SOME_KEY", key)
-            code, _, err = run(capsys, fake.url, "--quick", "--api-key-env", "SOME_KEY")
-            assert (code, "a header cannot hold" in err, "same" in err) == (2, True, False)
+        said = run("doctor", fake.url, "--quick", *options)
+    assert said.code == code and words in said.err
+    assert "same" not in said.out + said.err
 
 
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:9", "localhost:8000", "ftp://a", "http://", "http://[", "", "http://a:b"]
 )
-def test_addresses_without_a_server(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, url)
-    assert code == 2
-    assert err.startswith("constrained-k2: ")
+def test_addresses_without_a_server(url: str, run: Run) -> None:
+    said = run("doctor", url)
+    assert said.code == 2 and said.err.startswith("constrained-k2: ")
 
 
 @pytest.mark.parametrize("fault", ["no models", "no /v1/models"])
-def test_servers_of_something_else(fault: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_servers_of_something_else(fault: str, run: Run) -> None:
     with Fake(fault) as fake:
-        code, _, err = run(capsys, fake.url)
-    assert (code, "OpenAI-compatible" in err) == (2, True)
+        said = run("doctor", fake.url)
+    assert said.code == 2 and "OpenAI-compatible" in said.err

@@ -13,7 +13,6 @@ from transformers import AutoTokenizer, DeepseekV3Config, DeepseekV3ForCausalLM
 
 from constrained_k2 import Vocabulary
 from constrained_k2.formats import kimi_k3
-from constrained_k2.testing.tokenization_kimi import read_ranks
 from constrained_k2.testing.tokenizer import WireFormatName
 from scripts.small_model import training
 from scripts.small_model.dialogs import answered_dialogs, drawn_samples
@@ -22,7 +21,6 @@ from scripts.small_model.sequences import IGNORED, DialogRenderer, Sequences
 from scripts.small_model.serving import write_model
 from scripts.small_model.shipped import SMALL_MODELS, build_small_model
 from scripts.small_model.start import lay_out_copying
-from scripts.small_model.tokenizer import small_vocabulary
 from scripts.small_model.training import RECIPES, Recipe, measure, train_and_write
 
 MOST_BYTES = 8_000_000
@@ -61,9 +59,10 @@ def in_transformers(directory: Path) -> Any:
 
 @pytest.mark.slow
 def test_our_network_is_transformers_deepseek_v3(tmp_path: Path) -> None:
-    ranks = read_ranks(SMALL_MODELS["kimi_k2"].checkpoint / "tiktoken.model")
+    directory = build_small_model(tmp_path / "model")
+    vocabulary = Vocabulary.from_pretrained(directory)
     torch.manual_seed(0)
-    network = Network(Shape(len(ranks) + 256))
+    network = Network(Shape(vocabulary.size))
     lay_out_copying(network)
     with torch.no_grad():
         network.turn.copy_(torch.eye(128))  # so that the head needs no rounding
@@ -71,8 +70,8 @@ def test_our_network_is_transformers_deepseek_v3(tmp_path: Path) -> None:
             weight.add_(0.02 * torch.randn(weight.shape))
             weight.copy_(weight.bfloat16().float())  # as the file keeps them
         network.turn.copy_(torch.eye(128))
-    directory = write_model(tmp_path / "model", network.state_dict(), ranks)
-    ids = torch.randint(0, len(ranks), (2, 300), generator=torch.Generator().manual_seed(0))
+    write_model(directory, network.state_dict(), vocabulary)
+    ids = torch.randint(0, vocabulary.size - 256, (2, 300), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         theirs = in_transformers(directory)(ids).logits
         ours = network.logits(network(ids)[0])
@@ -139,8 +138,8 @@ def test_what_ships_is_small_and_complete(model: Path, wire_format: WireFormatNa
     assert rows[-1]["step"] == first["steps"]
 
 
-def test_tags_are_the_tokens_of_the_real_vocabulary() -> None:
-    vocabulary = small_vocabulary(read_ranks(SMALL_MODELS["kimi_k3"].checkpoint / "tiktoken.model"), "kimi_k3")
+def test_tags_are_the_tokens_of_the_real_vocabulary(tmp_path: Path) -> None:
+    vocabulary = Vocabulary.from_pretrained(build_small_model(tmp_path, "kimi_k3"))
     tags = (kimi_k3.MESSAGE, kimi_k3.RESPONSE, kimi_k3.TOOLS, kimi_k3.CALL, kimi_k3.ARGUMENT)
     words = {*kimi_k3.VALUE_TYPES.values()} - {"null"}  # no value of its tools is null
     for piece in (*tags, *words, " role", " tool", " index", " key", " type", '="', '"'):
@@ -152,9 +151,8 @@ def test_what_ships_foresees_held_out_answers(model: Path, vocabulary: Vocabular
     served, dialogs = in_transformers(model), answered_dialogs(123, held_out=True)
     longest = RECIPES[wire_format].longest - 192
     batches = list(islice(Sequences(vocabulary).batches(dialogs, 8, longest), 2))
-    found = measure(lambda ids: served(ids).logits, batches, vocabulary)
-    assert found["tokens_right"] > 0.9
-    assert found["texts_right"] > 0.5
+    found = measure(lambda ids: served(ids).logits, batches)
+    assert found["tokens_right"] > 0.97
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 
 from constrained_k2 import KIMI_K2, Compiler, ConstrainedK2Error, ToolCallSpec, Vocabulary
 from constrained_k2.compiler.shared import GrammarOptions
-from constrained_k2.explain.keywords import BLANKS, OPENS_OBJECTS, OTHER_CAUSES, REPEATED_KEY, SYNTAX, UNKNOWN_KEY
+from constrained_k2.explain.keywords import OPENS_OBJECTS, OTHER_CAUSES, Cause
 from constrained_k2.explain.overrides import find_places
 from constrained_k2.explain.subject import ExplainLimits
 from constrained_k2.formats.base import WireFormat
@@ -137,11 +137,11 @@ def check(side: Side, schema: dict[str, Any], value: dict[str, Any], rng: random
     (place,) = find_places(compiled, side.vocabulary, [*ids, 0], {len(ids): symbol}, limits=limits).values()
     keywords, what = place.keywords, (schema, symbols, symbol, place)
     assert keywords, what
-    if keywords == (UNKNOWN_KEY,):
+    if keywords == (Cause.UNKNOWN_KEY,):
         assert side.allows(schema, symbols, symbol, "allow"), what
     elif keywords[0] in OTHER_CAUSES:
-        assert side is K3_SIDE or keywords in {(SYNTAX,), (BLANKS,), (REPEATED_KEY,)}, what
-        assert keywords == (REPEATED_KEY,) or not side.allows(side.any_schema, symbols, symbol, "allow"), what
+        assert side is K3_SIDE or keywords in {(Cause.SYNTAX,), (Cause.BLANKS,), (Cause.REPEATED_KEY,)}, what
+        assert keywords == (Cause.REPEATED_KEY,) or not side.allows(side.any_schema, symbols, symbol, "allow"), what
     else:
         assert set(keywords) <= KEYWORDS.keys(), what
         assert side.is_freed(schema, symbols, symbol, keywords), what

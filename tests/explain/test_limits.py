@@ -26,23 +26,31 @@ def many(schema: dict[str, Any], text: str, limits: ExplainLimits, count: int = 
     return find_places(compiled, vocabulary, ids, wanted, limits=limits)
 
 
-@pytest.mark.parametrize("limits", [ExplainLimits(trials=0), ExplainLimits(seconds=0.0), ExplainLimits(text_bytes=5)])
-def test_beyond_a_limit_the_pointer_remains(limits: ExplainLimits) -> None:
-    assert place_of(BODY, f'{CALL}{{"u":"', "K", limits=limits) == Site("arguments", "act", "/u", ())
+NO_TIME: dict[str, Any] = {"limits": ExplainLimits(seconds=0.0, trials=0)}
+LEGAL: dict[str, Any] = {"is_legal": True}
+IN_UNITS = f'{CALL}{{"u":"'
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted", "keyword"),
+    ("written", "wanted", "how", "site"),
     [
-        ('{"more":"x', "<|tool_call_end|>", "marker in a string"),
-        ('{"more":1', "<|tool_call_end|>", "end of the call"),
-        ('{"more":', "x", "syntax"),
-        ("", "[", "type"),
+        # Beyond a limit the pointer remains.
+        (IN_UNITS, "K", {"limits": ExplainLimits(trials=0)}, Site("arguments", "act", "/u", ())),
+        (IN_UNITS, "K", {"limits": ExplainLimits(seconds=0.0)}, Site("arguments", "act", "/u", ())),
+        (IN_UNITS, "K", {"limits": ExplainLimits(text_bytes=5)}, Site("arguments", "act", "/u", ())),
+        # Plain causes need no time.
+        (f'{CALL}{{"more":"x', END, NO_TIME, Site("arguments", "act", "/more", ("marker in a string",))),
+        (f'{CALL}{{"more":1', END, NO_TIME, Site("arguments", "act", "", ("end of the call",))),
+        (f'{CALL}{{"more":', "x", NO_TIME, Site("arguments", "act", "/more", ("syntax",))),
+        (CALL, "[", NO_TIME, Site("arguments", "act", "", ("type",))),
+        # The token's text is allowed.
+        (f"{IN_UNITS}c", "el", LEGAL, Site("arguments", "act", "/u", ("split into tokens",))),
+        ("Hm", "more", LEGAL | {"in_reasoning": True}, Site("reasoning", "", None, ("thinking budget",))),
+        (f'{CALL}{{"more":"x', "yz", LEGAL, Site("arguments", "act", "/more", ("token limits",))),
     ],
 )
-def test_plain_causes_need_no_time(text: str, wanted: str, keyword: str) -> None:
-    found = place_of(BODY, CALL + text, wanted, limits=ExplainLimits(seconds=0.0, trials=0))
-    assert found.keywords == (keyword,)
+def test_what_is_known_without_a_search(written: str, wanted: str, how: dict[str, Any], site: Site) -> None:
+    assert place_of(BODY | {"thinking": "in_reasoning" in how}, written, wanted, **how) == site
 
 
 def test_the_number_of_overrides_is_bounded() -> None:
@@ -87,8 +95,7 @@ def test_a_schema_that_is_over_a_budget_without_a_keyword_is_not_tried(monkeypat
     grammar = Compiler.grammar
     monkeypatch.setattr(Compiler, "grammar", refuse)
     found = place_of({"tools": [tool(obj(over=UNITS | {"title": "x"}))]}, f'{CALL}{{"over":"', "K")
-    assert found.pointer == "/over"
-    assert found.keywords == ()
+    assert found == Site("arguments", "act", "/over", ())
     assert any("enum" not in each for each in asked)
 
 
@@ -121,15 +128,6 @@ def test_threads_explain_at_once() -> None:
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda _: place_of(BODY, f'{CALL}{{"u":"', "K"), range(4)))
     assert results == [Site("arguments", "act", "/u", ("enum",))] * 4
-
-
-def test_tokens_whose_text_is_allowed() -> None:
-    forced = place_of(BODY, f'{CALL}{{"u":"c', "el", is_legal=True)
-    assert forced == Site("arguments", "act", "/u", ("split into tokens",))
-    budget = place_of(BODY | {"thinking": True}, "Hm", "more", in_reasoning=True, is_legal=True)
-    assert budget == Site("reasoning", "", None, ("thinking budget",))
-    reserve = place_of(BODY, f'{CALL}{{"more":"x', "yz", is_legal=True)
-    assert reserve == Site("arguments", "act", "/more", ("token limits",))
 
 
 def test_parts_of_schemas_stand_alone_unless_they_are_named() -> None:

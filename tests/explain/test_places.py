@@ -1,5 +1,6 @@
 """The phase, tool, pointer and keyword of every forbidden token, in each format."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -141,11 +142,12 @@ def test_keywords_of_schemas(
     assert found == Site("arguments", "act", pointer, keywords)
 
 
-def body(**fields: Any) -> dict[str, Any]:
-    return {"tools": [tool(obj(["a"], a={"type": "string"})), tool(obj(c={}), "act_too")], **fields}
+def body(required: Sequence[str] = ("a",), **fields: Any) -> dict[str, Any]:
+    return {"tools": [tool(obj([*required], a={"type": "string"})), tool(obj(c={}), "act_too")], **fields}
 
 
 ANSWER = {"type": "json_schema", "json_schema": {"name": "x", "schema": obj(["u"], u=UNITS)}}
+LOOSE = {"tools": [tool(obj(u=UNITS), strict=False)], "strict_false": "json_object"}
 REST: dict[str, tuple[dict[str, Any], str, str, Site]] = {
     "undeclared name": (body(), f"{SECTION}functions.", "move", Site("call_id", "", None, ("undeclared name",))),
     "a longer name": (body(), f"{SECTION}functions.act_too", "2", Site("call_id", "", None, ("undeclared name",))),
@@ -202,37 +204,44 @@ REST: dict[str, tuple[dict[str, Any], str, str, Site]] = {
     "an answer's end": (body(response_format=ANSWER), '{"u":', "<|im_end|>", Site("answer", "", "/u", ("end of the turn",))),
     "an answer's begin": (body(response_format=ANSWER), "", "Sure", Site("start", "", "", ("syntax",))),
     "no answer": (body(response_format=ANSWER), "", "<|im_end|>", Site("start", "", None, ("answer format",))),
+    "a pattern of an answer": (
+        {"structured_outputs": {"regex": "[a-c]+"}}, "a", "x", Site("answer", "", "", ("answer format",))
+    ),
+    "not in the schema that the request does not enforce": (
+        LOOSE, f'{CALL}{{"u":', "x", Site("arguments", "act", "/u", ("syntax",))
+    ),
+    "not in any JSON object": (LOOSE, CALL, '"', Site("arguments", "act", "", ("type",))),
+    "undeclared keys that are allowed": (
+        {"tools": [tool(obj(u=UNITS) | {"maxProperties": 1})], "undeclared_keys": "allow"}, f'{CALL}{{"more":1', ",",
+        Site("arguments", "act", "", ("maxProperties",)),
+    ),
 }  # fmt: skip
-
-
-def open_body(**fields: Any) -> dict[str, Any]:
-    return {"tools": [tool(obj(a={"type": "string"})), tool(obj(c={}), "act_too")], **fields}
 
 
 CALL_END = "<|close|>call<|sep|>"
 K3_REST: dict[str, tuple[dict[str, Any], str, str, Site]] = {
-    "undeclared name": (open_body(), f'{TOOLS}<|open|>call tool="', "move", Site("call_id", "", None, ("undeclared name",))),
-    "index": (open_body(), f'{TOOLS}<|open|>call tool="act" index="', "0", Site("call_id", "act", None, ("index",))),
-    "header": (open_body(), f"{TOOLS}<|open|>call ", "to=", Site("call_id", "", None, ("call header",))),
+    "undeclared name": (body([]), f'{TOOLS}<|open|>call tool="', "move", Site("call_id", "", None, ("undeclared name",))),
+    "index": (body([]), f'{TOOLS}<|open|>call tool="act" index="', "0", Site("call_id", "act", None, ("index",))),
+    "header": (body([]), f"{TOOLS}<|open|>call ", "to=", Site("call_id", "", None, ("call header",))),
     "an end where a call is required": (
-        open_body(tool_choice="required"), "<|close|>response<|sep|>", "<|close|>", Site("responded", "", None, ("call required",))
+        body([], tool_choice="required"), "<|close|>response<|sep|>", "<|close|>", Site("responded", "", None, ("call required",))
     ),
     "a call where none is allowed": (
-        open_body(tool_choice="none"), "<|close|>response<|sep|>", "<|open|>", Site("responded", "", None, ("no calls",))
+        body([], tool_choice="none"), "<|close|>response<|sep|>", "<|open|>", Site("responded", "", None, ("no calls",))
     ),
     "no further call": (
-        open_body(parallel_tool_calls=False), K3_CALL + CALL_END, "<|open|>", Site("between", "", None, ("no more calls",))
+        body([], parallel_tool_calls=False), K3_CALL + CALL_END, "<|open|>", Site("between", "", None, ("no more calls",))
     ),
     "a repeated call": (
-        open_body(repeated_calls="forbid"), f'{K3_CALL}{CALL_END}<|open|>call tool="act" index="2"<|sep|><|close|>', "call",
+        body([], repeated_calls="forbid"), f'{K3_CALL}{CALL_END}<|open|>call tool="act" index="2"<|sep|><|close|>', "call",
         Site("transition", "", None, ("repeated call",)),
     ),
-    "within a transition": (open_body(), "<|close|>", "answer", Site("transition", "", None, ("text between markers",))),
+    "within a transition": (body([]), "<|close|>", "answer", Site("transition", "", None, ("text between markers",))),
     "the second call": (
-        open_body(), f'{K3_CALL}{CALL_END}<|open|>call tool="act_too" index="2"<|sep|><|open|>argument key="', "b",
+        body([]), f'{K3_CALL}{CALL_END}<|open|>call tool="act_too" index="2"<|sep|><|open|>argument key="', "b",
         Site("arguments", "act_too", "", ("unknown key",)),
     ),
-    "an answer's value": (open_body(response_format=ANSWER), '{"u":"', "K", Site("answer", "", "/u", ("enum",))),
+    "an answer's value": (body([], response_format=ANSWER), '{"u":"', "K", Site("answer", "", "/u", ("enum",))),
 }  # fmt: skip
 
 
@@ -251,11 +260,6 @@ def test_reasoning() -> None:
     assert found == Site("reasoning", "", None, ("end of the turn",))
 
 
-def test_a_pattern_of_an_answer() -> None:
-    found = place_of({"structured_outputs": {"regex": "[a-c]+"}}, "a", "x", KIMI_K2)
-    assert found == Site("answer", "", "", ("answer format",))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("written", "wanted", "pointer", "keyword"),
@@ -265,15 +269,3 @@ def test_xgrammars_masks(written: str, wanted: str, pointer: str, keyword: str) 
     pytest.importorskip("xgrammar", reason="xgrammar is not installed")
     request = {"tools": [tool(obj(["u"], u=UNITS, a={"type": "string"}))], "engine": "xgrammar"}
     assert place_of(request, CALL + written, wanted) == Site("arguments", "act", pointer, (keyword,))
-
-
-def test_any_json_object() -> None:
-    """A schema that the request does not hold the model to forbids nothing."""
-    request = {"tools": [tool(obj(u=UNITS), strict=False)], "strict_false": "json_object"}
-    assert place_of(request, f'{CALL}{{"u":', "x") == Site("arguments", "act", "/u", ("syntax",))
-    assert place_of(request, CALL, '"') == Site("arguments", "act", "", ("type",))
-
-
-def test_undeclared_keys_that_are_allowed() -> None:
-    request = {"tools": [tool(obj(u=UNITS) | {"maxProperties": 1})], "undeclared_keys": "allow"}
-    assert place_of(request, f'{CALL}{{"more":1', ",") == Site("arguments", "act", "", ("maxProperties",))

@@ -6,7 +6,7 @@ import pytest
 
 from constrained_k2 import Compiler, ToolCall, ToolCallSpec, Vocabulary
 from constrained_k2.explain.turn import Likeliest, TurnExplainer
-from constrained_k2.explain.view import TurnView
+from constrained_k2.explain.view import TurnView, WantedToken
 from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.prompts.xtml import render_turn
 from constrained_k2.vocabulary.bitmask import allocate_bitmask, allowed_ids
@@ -69,14 +69,12 @@ def test_what_the_model_wanted(small_vocabulary: Vocabulary) -> None:
     likeliest[start] = {ids[start]: log(0.2), k: log(0.5), quote: log(0.25)}
     likeliest[start + 1] = {ids[start + 1]: log(0.6), c: log(0.3), k: log(0.01)}
     found = TurnExplainer(small_vocabulary).explain(SPEC, ids, likeliest)
-    (override,) = found.overrides
-    assert (override.position, override.place, override.keywords) == (start, "/u", ("enum",))
-    assert (override.wanted, override.written) == ("K", small_vocabulary.decode([ids[start]]))
-    assert (override.probability, override.forbidden) == (0.5, 0.75)
-    (contested,) = found.contested
-    assert (contested.position, contested.wanted, contested.forbidden) == (start + 1, "c", 0.31)
+    written, other = (small_vocabulary.decode([each]) for each in ids[start : start + 2])
+    site = ("arguments", "act", "/u", ("enum",))
+    assert found.overrides == [WantedToken(start, *site, "K", written, 0.5, 0.75)]
+    assert found.contested == [WantedToken(start + 1, *site, "c", other, 0.3, 0.31)]
     assert (found.overrides_count, found.examined_rows) == (1, len(ids))
-    assert [each.text for each in found.alternatives[start]] == ["K", '"', small_vocabulary.decode([ids[start]])]
+    assert [each.text for each in found.alternatives[start]] == ["K", '"', written]
 
 
 def test_a_request_that_reasons(small_vocabulary: Vocabulary) -> None:

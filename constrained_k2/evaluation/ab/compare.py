@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -16,12 +17,15 @@ _SHOWN, _DECIDING = 0.95, 0.99  # confidence of the intervals in the report, and
 _BATCH = 100  # resamples that are summed at a time: 8 MB for 10,000 samples
 
 
-class Interval(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Interval:
     """A figure of one arm with its 95 % confidence interval; all are shares, mostly from 0 to 1."""
 
     value: float | None  # as observed; None where the denominator is 0
     low: float = math.nan
     high: float = math.nan
+    of: int = 0  # the denominator
+    count: int = 0  # the numerator
 
 
 class Difference(NamedTuple):
@@ -41,7 +45,7 @@ class Pairing(NamedTuple):
 
     only_baseline: int  # samples that only the baseline got right, in all repetitions
     only_this: int
-    p: float  # exact, two-sided; the null hypothesis is that both arms are equally good
+    p: float  # two-sided (McNemar 1947, exact binomial); the null hypothesis is that both arms are equally good
 
 
 def intervals(
@@ -61,7 +65,7 @@ def intervals(
     shares: dict[str, dict[str, Interval]] = {}
     differences: dict[str, dict[str, Difference]] = {}
     for number, arm in enumerate(tables):
-        columns = zip(FIGURES, observed[number], drawn[:, number].T, whole[number, 1], strict=True)
+        columns = zip(FIGURES, observed[number], drawn[:, number].T, *whole[number], strict=True)
         shares[arm] = {column[0].name: _interval(*column) for column in columns}
         if number != base:
             change, drawn_change = observed[number] - observed[base], drawn[:, number] - drawn[:, base]
@@ -74,12 +78,8 @@ def mcnemar(baseline: CountTable, other: CountTable, column: str) -> Pairing:
     """Compare how many samples two arms got right in all repetitions, as ``column`` counts: ``right``, ``in_form``."""
     right, requests = COLUMNS.index(column), COLUMNS.index("requests")
     first, second = ((table[:, right] == table[:, requests]) & (table[:, requests] > 0) for table in (baseline, other))
-    return Pairing(b := int((first & ~second).sum()), c := int((second & ~first).sum()), exact_p(b, c))
-
-
-def exact_p(b: int, c: int) -> float:
-    """Two-sided p-value of ``b`` against ``c`` discordant pairs (McNemar 1947, exact binomial)."""
-    return float(stats.binomtest(min(b, c), b + c).pvalue) if b + c else 1.0
+    b, c = int((first & ~second).sum()), int((second & ~first).sum())
+    return Pairing(b, c, float(stats.binomtest(min(b, c), b + c).pvalue) if b + c else 1.0)
 
 
 def pass_hat_k(table: CountTable, repetitions: int) -> dict[int, float]:
@@ -118,23 +118,20 @@ def _ends(draws: NDArray[np.float64], confidence: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _interval(figure: Figure, value: float, draws: NDArray[np.float64], denominator: np.int64) -> Interval:
+def _interval(figure: Figure, value: float, draws: NDArray[np.float64], count: np.int64, of: np.int64) -> Interval:
     if math.isnan(value):
         return Interval(None)
     if 0 < value < 1:
-        return Interval(float(value), *_ends(draws, _SHOWN))
+        return Interval(float(value), *_ends(draws, _SHOWN), int(of), int(count))
     # With a share of 1 every counted answer is a hit, and a hit weighs two in f1.
-    count = int(denominator) // max(figure.top.values()) if value else int(denominator)
-    exact = stats.binomtest(count if value else 0, count).proportion_ci(_SHOWN, method="exact")
-    return Interval(float(value), float(exact.low), float(exact.high))
+    answers = int(of) // max(figure.top.values()) if value else int(of)
+    exact = stats.binomtest(answers if value else 0, answers).proportion_ci(_SHOWN, method="exact")
+    return Interval(float(value), float(exact.low), float(exact.high), int(of), int(count))
 
 
 def _difference(figure: Figure, value: float, draws: NDArray[np.float64]) -> Difference:
     if math.isnan(value):
         return Difference(None)
     low, high = _ends(draws, _DECIDING)
-    is_lower, is_higher = high < 0, low > 0
-    worse, better = {"higher": (is_lower, is_higher), "lower": (is_higher, is_lower), "neutral": (False, False)}[
-        figure.better
-    ]
-    return Difference(float(value), *_ends(draws, _SHOWN), is_worse=worse, is_better=better)
+    gain = ((low > 0) - (high < 0)) * {"higher": 1, "neutral": 0, "lower": -1}[figure.better]
+    return Difference(float(value), *_ends(draws, _SHOWN), is_worse=gain < 0, is_better=gain > 0)

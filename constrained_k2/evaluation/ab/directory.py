@@ -140,6 +140,13 @@ class RunDirectory:
         for (text,) in self.database.execute("select record from records where arm = ? order by rowid", (arm,)):
             yield msgspec.convert(json.loads(text), Record)
 
+    def record(self, arm: str, key: str, repetition: int) -> Record | None:
+        """An arm's answer to one request."""
+        found = self.database.execute(
+            "select record from records where (arm, key, repetition) = (?, ?, ?)", (arm, key, repetition)
+        ).fetchone()
+        return None if found is None else msgspec.convert(json.loads(found[0]), Record)
+
     def done_keys(self, arm: str, *, but_failed: bool = False) -> set[tuple[str, int]]:
         """``(key, repetition)`` of an arm's answers, ``but_failed`` without the failures."""
         rows = self.database.execute("select key, repetition, status from records where arm = ?", (arm,))

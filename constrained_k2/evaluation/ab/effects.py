@@ -10,7 +10,9 @@ from constrained_k2.evaluation.ab.directory import Change
 from constrained_k2.evaluation.answer import Record
 from constrained_k2.evaluation.judge import decode_arguments, judge
 from constrained_k2.evaluation.sample import Sample
+from constrained_k2.explain.view import Site
 from constrained_k2.formats.base import WireFormat
+from constrained_k2.schema.document import local_target
 
 THRESHOLDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)  # least probabilities of a call
 _MAX_PLACES = 5000
@@ -21,10 +23,7 @@ _MAX_VALUE = 60  # characters of a value that is compared
 class SiteStats:
     """The overrides of one place by the same keywords."""
 
-    phase: str
-    tool: str
-    pointer: str | None
-    keywords: tuple[str, ...]
+    site: Site
     answers: int = 0  # that hold at least one
     overrides: int = 0
     right: int = 0  # of these answers
@@ -62,8 +61,8 @@ class Curve(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """As in ``scores.json``."""
-        halves = {"first": self.first, "second": self.second}
-        return {"chosen": self.chosen} | {name: [each._asdict() for each in half] for name, half in halves.items()}
+        first, second = ([outcome._asdict() for outcome in half] for half in (self.first, self.second))
+        return {"chosen": self.chosen, "first": first, "second": second}
 
 
 @dataclass(slots=True)
@@ -84,7 +83,7 @@ class Effects:
         ranked = sorted(self.places, key=lambda place: (-place.repaired, -place.answers))
         found: dict[tuple[str, str | None], SiteStats] = {}
         for place in ranked:
-            found.setdefault((place.tool, place.pointer), place)
+            found.setdefault((place.site.tool, place.site.pointer), place)
         return list(found.values())[:count]
 
     def to_json(self) -> dict[str, Any]:
@@ -111,7 +110,7 @@ def effects(changes: Iterable[Change], samples: Mapping[str, Sample], wire_forma
 
 def _effects(arm: str, last: Mapping[str, Change], samples: Mapping[str, Sample], wire_format: WireFormat) -> Effects:
     pairs: list[Change] = []
-    places: dict[tuple[Any, ...], SiteStats] = {}
+    places: dict[Site, SiteStats] = {}
     for key, change in last.items():
         if change.is_whole:
             pairs.append(change)
@@ -126,26 +125,26 @@ def _effects(arm: str, last: Mapping[str, Change], samples: Mapping[str, Sample]
         next(iter(errors), ""),
         sum(change.examined for change in pairs),
         sum(len(change.overrides or ()) for change in pairs),
-        sorted(places.values(), key=lambda place: (-place.answers, -place.overrides, place.tool)),
+        sorted(places.values(), key=lambda place: (-place.answers, -place.overrides, place.site.tool)),
         curve(pairs, samples),
     )
 
 
-def _add_places(places: dict[tuple[Any, ...], SiteStats], change: Change, *, is_right: bool, was_right: bool) -> None:
-    seen = set[tuple[Any, ...]]()
+def _add_places(places: dict[Site, SiteStats], change: Change, *, is_right: bool, was_right: bool) -> None:
+    seen = set[Site]()
     for each in change.overrides or ():
         pointer = each.pointer
         if pointer is not None:  # all items of an array count as one place
             pointer = "/".join("*" if part.isdigit() else part for part in pointer.split("/"))
-        key = (each.phase, each.tool, pointer, each.keywords)
-        if key not in places and len(places) >= _MAX_PLACES:
+        site = Site(each.phase, each.tool, pointer, each.keywords)
+        if site not in places and len(places) >= _MAX_PLACES:
             continue
-        place = places.setdefault(key, SiteStats(*key))
+        place = places.setdefault(site, SiteStats(site))
         place.overrides += 1
         place.tokens[each.wanted, each.written or ""] += 1
-        if key in seen:
+        if site in seen:
             continue
-        seen.add(key)
+        seen.add(site)
         place.answers += 1
         place.right += is_right
         place.repaired += is_right and not was_right
@@ -159,22 +158,15 @@ def _add_places(places: dict[tuple[Any, ...], SiteStats], change: Change, *, is_
 
 def _value_at(record: Record, tool: str, pointer: str) -> str | None:
     """A scalar in the answer's first call of a tool, as JSON; None if there is none."""
-    value: Any = next((decode_arguments(text)[0] for _, name, text in record.calls if name == tool), None)
-    for part in pointer.split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, dict):
-            value = value.get(name)
-        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
-            value = value[int(name)]
-        else:
-            return None
+    arguments = next((decode_arguments(text)[0] for _, name, text in record.calls if name == tool), None)
+    value = local_target(arguments, f"#{pointer}")
     is_scalar = isinstance(value, str | int | float)
     return json.dumps(value, ensure_ascii=False)[:_MAX_VALUE] if is_scalar else None
 
 
 def _place_to_json(place: SiteStats) -> dict[str, Any]:
-    names = ("phase", "tool", "pointer", "keywords", "answers", "overrides", "right", "repaired", "harmed")
-    found = {name: getattr(place, name) for name in names}
+    found = place.site._asdict()
+    found |= {name: getattr(place, name) for name in ("answers", "overrides", "right", "repaired", "harmed")}
     for name, counted in (("tokens", place.tokens), ("values", place.values)):
         found[name] = [[*each, times] for each, times in counted.most_common(5)]
     return found

@@ -29,7 +29,6 @@ def _share(name: str, title: str, top: str, bottom: str, better: Direction = "hi
     return Figure(name, title, {top: 1}, {bottom: 1}, better)
 
 
-_FAILED = {"requests": 1, "success": -1}
 FIGURES: tuple[Figure, ...] = (
     # Neutral: it counts every call of a function without parameters as wrong. ``valid`` is compared instead.
     _share("schema_accuracy", "schema_accuracy (K2VV)", "successful_tool_call", "finish_tool_calls", "neutral"),
@@ -55,7 +54,7 @@ FIGURES: tuple[Figure, ...] = (
     _share("order_match", "  in the expected order, of two or more", "order_match", "ordered"),
     _share("optional_recall", "  expected optional arguments written", "optional_written", "optional_due"),
     _share("truncated", "cut off by max_tokens", "truncated", "success", "lower"),
-    Figure("failed", "requests without an answer", _FAILED, {"requests": 1}, "lower"),
+    Figure("failed", "requests without an answer", {"requests": 1, "success": -1}, {"requests": 1}, "lower"),
 )
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,12 +117,6 @@ class Results:
         }
 
     def _arm_to_json(self, name: str, result: ArmResult) -> dict[str, Any]:
-        counts = totals(self.rows(name))
-        figures = {}
-        for figure in FIGURES:
-            if (interval := self.intervals[name][figure.name]).value is not None:
-                top, bottom, _ = value(figure, counts)
-                figures[figure.name] = interval._asdict() | {"of": bottom, "count": top}
         shares = {each: totals(self.rows(name, each)) for each in dict.fromkeys(self.categories)}
         against: dict[str, Any] | None = None
         if name != self.baseline:
@@ -130,8 +124,8 @@ class Results:
             against = {"figures": {figure: each._asdict() for figure, each in known}}
             against["mcnemar"] = {column: test._asdict() for column, test in self.pairings[name].items()}
         return {
-            "figures": figures,
-            "counts": counts,
+            "figures": {key: asdict(each) for key, each in self.intervals[name].items() if each.value is not None},
+            "counts": totals(self.rows(name)),
             "k2vv_summary": verifier_summary(totals(result.table), result.reasons, result.arm.model),
             "failures": dict(result.kinds),
             "latency": result.latency.to_json(),
@@ -149,11 +143,8 @@ def score(directory: RunDirectory, *, baseline: str | None = None) -> Results:
     if baseline is not None and baseline not in directory.arms:
         remedy = f"Use one of: {', '.join(directory.arms)}"
         raise InvalidRequest(f"there is no arm {baseline!r}", str(directory.path), remedy)
-    rows: dict[str, int] = {}  # by the sample's key
-    categories: list[str] = []
-    for sample in directory.read_samples():
-        rows[sample.key] = len(categories)
-        categories.append(sample.category)
+    categories = {sample.key: sample.category for sample in directory.read_samples()}
+    rows = {key: number for number, key in enumerate(categories)}
     found = {name: _score_arm(directory, name, rows) for name in directory.arms}
     arms = {name: result for name, result in found.items() if result.table.any()}
     if not arms:
@@ -172,9 +163,8 @@ def score(directory: RunDirectory, *, baseline: str | None = None) -> Results:
     }
     passes = {name: compare.pass_hat_k(table, wanted) for name, table in tables.items()}
     share = masked_argmax_share(directory.read_counters())
-    return Results(
-        directory, arms, base, categories, paired, intervals, differences, pairings, passes, share, _effects(directory)
-    )
+    compared = paired, intervals, differences, pairings, passes
+    return Results(directory, arms, base, [*categories.values()], *compared, share, _effects(directory))
 
 
 def _effects(directory: RunDirectory) -> list[Effects]:

@@ -86,7 +86,7 @@ class Endpoint:
                 break
             except NoAnswer as failed:
                 self._missed = self._missed + 1 if failed.failure == "connection" else 0
-                answer, record = ChatAnswer(), Record(key, repetition, "failed", failed.failure, failed.error)
+                answer, record = ChatAnswer(), Record(key, repetition, "failed", failed.failure, str(failed))
                 if attempt >= attempts or failed.failure not in _RETRIED:
                     break
                 wait = self._limits.backoff * 2 ** (attempt - 1) if failed.wait is None else failed.wait

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -32,7 +33,7 @@ OWN_ENCODER = (
 SPECIAL_TEXTS = tuple(sorted({text for each in FORMATS for text in each.special_texts} - {*kimi_k2.MEDIA_MARKERS}))
 PUSH = 100  # the maximum of OpenAI's logit_bias
 TAG_TOKENS = 200  # enough for a turn with a short call, made of tags
-_MARKER_TOKENS = 48  # enough for a call's markers and id, and the first tokens of its string
+MARKER_TOKENS = 48  # enough for a call's markers and id, and the first tokens of its string
 _FIXED = {"type": "string", "minLength": 20, "maxLength": 20}  # a string whose end a pushed marker cannot reach
 _MAX_PIECES = 4096  # each may cost a request, and the ids come from the server
 _NO_JSON = {"constrained_k2": "{"}
@@ -175,7 +176,7 @@ class Target:
             pieces = await self.pushed(body, push, TAG_TOKENS)
             has_argument = any(piece.text.startswith(f"{kimi_k3.ARGUMENT} ") for piece in pieces if not piece.special)
             return pieces.count((kimi_k2.BOS, True)) if has_argument else None
-        pieces = await self.pushed(body, {self.markers[kimi_k2.MIDDLE]: PUSH}, _MARKER_TOKENS)
+        pieces = await self.pushed(body, {self.markers[kimi_k2.MIDDLE]: PUSH}, MARKER_TOKENS)
         return pieces.count((kimi_k2.MIDDLE, True)) if (kimi_k2.ARGUMENT_BEGIN, True) in pieces else None
 
     async def prompt_ids(self, body: dict[str, Any]) -> tuple[int, ...]:
@@ -200,20 +201,18 @@ class Target:
 
     async def pieces(self, ids: tuple[int, ...]) -> Prompt:
         """Token ids, split at the special ones; the server decodes each run of ordinary ones."""
-        runs: list[tuple[int, ...]] = []
-        for token_id in ids:
-            if not runs or self.is_special(token_id) or self.is_special(runs[-1][-1]):
-                runs.append((token_id,))
-            else:
-                runs[-1] += (token_id,)
+        names = {token_id: name for name, token_id in self.markers.items()}
+        runs: list[Piece | tuple[int, ...]] = []
+        for is_special, group in groupby(ids, self.is_special):
+            run = tuple(group)
+            texts = (names.get(token_id, kimi_k2.reserved_text(token_id)) for token_id in run)
+            runs += [Piece(text, special=True) for text in texts] if is_special else [run]
         if len(runs) > _MAX_PIECES:
             raise NoAnswer("invalid_answer", f"{len(ids)} token ids with special ones in {len(runs)} pieces")
-        names = {token_id: name for name, token_id in self.markers.items()}
-        fresh = list({run for run in runs if not self.is_special(run[0])} - self._texts.keys())
+        fresh = list({run for run in runs if not isinstance(run, Piece)} - self._texts.keys())
         decoded = await asyncio.gather(*(self.client.detokenize(self.model, run) for run in fresh))
         self._texts.update(zip(fresh, decoded, strict=True))
-        found = {run[0]: names.get(run[0], kimi_k2.reserved_text(run[0])) for run in runs if self.is_special(run[0])}
-        return [Piece(found[run[0]], True) if run[0] in found else Piece(self._texts[run]) for run in runs]  # noqa: FBT003
+        return [run if isinstance(run, Piece) else Piece(self._texts[run]) for run in runs]
 
     @cached_property
     def _first(self) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from constrained_k2.evaluation.ab.figures import FIGURES
@@ -45,10 +45,8 @@ def show(results: Results, paths: Sequence[Path]) -> None:
         console.print(Text(line))
     console.print()
     figures = figure_table(results, is_short=True)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("")
-    for title in figures.columns:
-        table.add_column(Text(title), justify="right")
+    columns = (Column(Text(title), justify="right") for title in figures.columns)
+    table = Table("", *columns, box=None, header_style="bold", pad_edge=False)
     for row in figures.rows:
         table.add_row(*map(Text, row))
     console.print(table)

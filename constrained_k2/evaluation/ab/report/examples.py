@@ -108,22 +108,13 @@ def contrast(results: Results) -> list[str]:
     constrained = next((name for name, result in results.arms.items() if result.arm.is_constrained), None)
     if constrained is None:
         return []
-    malformed, wire_format = results.arms[results.baseline].examples, results.directory.wire_format
-    candidates = {
-        (example.record.key, example.record.repetition): example.sample
-        for kind in sorted(malformed.keys() & FORM)
-        for example in malformed[kind]
-    }
-    answers: dict[str, dict[tuple[str, int], Record]] = {name: {} for name in results.arms}
-    for name, found in answers.items():
-        for record in results.directory.records(name):
-            if (record.key, record.repetition) in candidates:
-                found[record.key, record.repetition] = record
-    for key, sample in candidates.items():
-        answer = answers[constrained].get(key)
-        if answer is not None and judge(sample, answer, wire_format).counts.right:
-            shown_answers = {name: found[key] for name, found in answers.items() if key in found}
-            return list(_lines(sample, shown_answers, wire_format))
+    malformed, directory = results.arms[results.baseline].examples, results.directory
+    for sample, record, _ in (example for kind in sorted(malformed.keys() & FORM) for example in malformed[kind]):
+        found = {name: directory.record(name, record.key, record.repetition) for name in results.arms}
+        answers = {name: answer for name, answer in found.items() if answer is not None}
+        answer = answers.get(constrained)
+        if answer is not None and judge(sample, answer, directory.wire_format).counts.right:
+            return list(_lines(sample, answers, directory.wire_format))
     return []
 
 

@@ -4,6 +4,7 @@ import io
 from base64 import b64encode
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, StrMethodFormatter
 
 from constrained_k2.evaluation.ab.figures import FIGURES
+from constrained_k2.evaluation.ab.latency import ENDS
 from constrained_k2.evaluation.ab.results import Results
 from constrained_k2.evaluation.judge import KINDS
 
@@ -78,10 +80,10 @@ def latencies(results: Results) -> Markup:
             axes.set_xscale("log")
             axes.grid(clip_on=False)
             for place, result in enumerate(results.arms.values()):
-                if curve := list(getattr(result.latency, name).cumulative()):
-                    xs, ys = zip((curve[0][0], 0.0), *curve, strict=True)
-                    middle = next(number for number, share in enumerate(ys) if share >= 0.5)
-                    axes.plot(xs, ys, drawstyle="steps-post", markevery=[middle], **_look(place))
+                counts = getattr(result.latency, name).counts
+                if counts.any():
+                    curve = axes.ecdf(ENDS[counts > 0], counts[counts > 0], **_look(place))
+                    curve.set_markevery([int(np.searchsorted(curve.get_ydata(), 0.5))])
             low, high = axes.get_xlim()
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 500 else (1,)))
             axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))

@@ -49,13 +49,12 @@ def all_tables(results: Results) -> Iterator[Table]:
 
 def figure_table(results: Results, *, is_short: bool = False) -> Table:
     """Every figure of every arm, with its interval and (unless ``is_short``) its denominator."""
-    counts = {arm: totals(results.rows(arm)) for arm in results.arms}
 
     def cell(arm: str, figure: Figure) -> str:
         interval = results.intervals[arm][figure.name]
         if interval.value is None:
             return "–"
-        of = "" if is_short else f" of {value(figure, counts[arm])[1]:,}"
+        of = "" if is_short else f" of {interval.of:,}"
         return f"{percent(interval.value)} [{interval.low * 100:.1f}, {interval.high * 100:.1f}]{of}"
 
     repetitions = results.directory.sampling.repetitions
@@ -64,7 +63,7 @@ def figure_table(results: Results, *, is_short: bool = False) -> Table:
         f"{int(results.paired.sum())} of {len(results.categories)} samples: those that every arm answered{times}. "
         f"In brackets the 95 % interval{'' if is_short else ', then the denominator'}."
     )
-    if any(found["empty_calls"] for found in counts.values()):
+    if any(totals(results.rows(arm))["empty_calls"] for arm in results.arms):
         note += (
             " In schema_accuracy, K2VV counts every answer that calls a function without parameters as wrong;"
             ' "arguments valid" does not.'
@@ -154,13 +153,10 @@ def _places(effects: Effects) -> Table:
     rows = tuple(
         (
             _where(place),
-            ", ".join(place.keywords),
+            ", ".join(place.site.keywords),
             _change(place),
-            f"{place.answers:,}",
-            f"{place.right:,}",
-            f"{place.repaired:,}",
-            f"{place.harmed:,}",
-            advice(place.keywords),
+            *(f"{count:,}" for count in (place.answers, place.right, place.repaired, place.harmed)),
+            advice(place.site.keywords),
         )
         for place in effects.places[:_MAX_PLACES]
     )
@@ -181,13 +177,8 @@ def _places(effects: Effects) -> Table:
 
 def _thresholds(curve: Curve) -> Table:
     def row(first: Outcome, second: Outcome) -> Row:
-        return (
-            f"{first.threshold:g}{' (chosen)' * (first.threshold == curve.chosen)}",
-            f"{first.unasked:,} / {second.unasked:,}",
-            f"{first.declined:,} / {second.declined:,}",
-            f"{first.correct_declines:,} / {second.correct_declines:,}",
-            f"{first.lost:,} / {second.lost:,}",
-        )
+        counts = (f"{one:,} / {other:,}" for one, other in zip(first[1:], second[1:], strict=True))
+        return f"{first.threshold:g}{' (chosen)' * (first.threshold == curve.chosen)}", *counts
 
     note = (
         "Greedy answers of this arm, which declines no call, and the calls that each threshold would have declined. "
@@ -206,14 +197,15 @@ def telling_lines(results: Results) -> Iterator[str]:
     yield f"{_CHANGES}, in {effects.answers:,} greedy answers:"
     for place in effects.most_informative():
         fate = f"{place.right:,} right, {place.repaired:,} of them wrong without it"
-        yield f"  {_where(place)}, {_shown(', '.join(place.keywords)) or 'unknown'}: {_change(place)}"
+        yield f"  {_where(place)}, {_shown(', '.join(place.site.keywords)) or 'unknown'}: {_change(place)}"
         yield f"    answers overridden: {place.answers:,}; {fate}, {place.harmed:,} wrong that were right"
 
 
 def _where(place: SiteStats) -> str:
-    if place.pointer is None:
-        return _shown(" ".join(filter(None, (place.tool, place.phase.replace("_", " ")))))
-    return _shown(f"{place.tool or 'answer'} {place.pointer or '(the object)'}")
+    phase, tool, pointer, _ = place.site
+    if pointer is None:
+        return _shown(" ".join(filter(None, (tool, phase.replace("_", " ")))))
+    return _shown(f"{tool or 'answer'} {pointer or '(the object)'}")
 
 
 def _change(place: SiteStats) -> str:

@@ -11,7 +11,7 @@ from constrained_k2.evaluation.client import Refused
 from constrained_k2.evaluation.doctor.findings import Finding, fault, ok
 from constrained_k2.evaluation.doctor.prompt import stray
 from constrained_k2.evaluation.doctor.requests import DOTTED, EAGER, UNFIT, UNWILLING, chat, history, named
-from constrained_k2.evaluation.doctor.target import PUSH, TAG_TOKENS, Target
+from constrained_k2.evaluation.doctor.target import MARKER_TOKENS, PUSH, TAG_TOKENS, Target
 from constrained_k2.evaluation.judge import KINDS, judge
 from constrained_k2.evaluation.sample import Sample
 from constrained_k2.explain.view import printable
@@ -20,7 +20,6 @@ from constrained_k2.formats import kimi_k3 as k3
 
 MAX_TOKENS = 2048  # some models reason for long before they call
 _SAMPLES = 4
-_MARKER_TOKENS = 48  # enough for a few markers
 _FIRST_ID = "functions.list_tables:0"
 
 
@@ -71,7 +70,7 @@ async def auto(target: Target) -> Finding:
         wrong, what = stray(pieces), "are not part of a tag"
         right = "all pushed markers are part of tags"
     else:
-        pieces = await target.pushed(body, {wire.section_begin: PUSH}, _MARKER_TOKENS)
+        pieces = await target.pushed(body, {wire.section_begin: PUSH}, MARKER_TOKENS)
         wrong, what = pieces.count((k2.SECTION_BEGIN, True)), "open calls"
         wrong = wrong if wrong > 1 else 0
         right = "a section of calls opens only once, though a logit_bias pushes its marker"

@@ -36,9 +36,8 @@ async def version(target: Target) -> Finding:
     if found is None or text.startswith("0.0.0") or found[0].startswith("0.1.dev"):
         return Finding("cannot tell", f"the version is {name!r}", "Install a released version of vLLM")
     number = tuple(int(part or 0) for part in found.groups())
-    if (
-        number < (0, 11, 1) and not target.uses_tags
-    ):  # https://vllm.ai/blog/2025-10-28-kimi-k2-accuracy found the prompts of 0.11.0 broken
+    # https://vllm.ai/blog/2025-10-28-kimi-k2-accuracy found the prompts of 0.11.0 broken
+    if number < (0, 11, 1) and not target.uses_tags:
         return fault(f"vLLM {name} is known to break Kimi K2's prompts", "Upgrade vLLM")
     if not (0, 32) <= number[:2] < (0, 34):
         seen = f"vLLM {name}; constrained_k2 is tested with 0.32 and 0.33"
