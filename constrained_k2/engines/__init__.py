@@ -1,1 +1,1 @@
-"""Grammar engines (LLGuidance, xgrammar): match call arguments and answers, and mask their tokens."""
+"""Grammar engines (LLGuidance, xgrammar): compile schemas; mask tokens of arguments and answers."""

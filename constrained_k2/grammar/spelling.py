@@ -1,4 +1,4 @@
-"""Regexes of string values as spelled in JSON, raw text or attributes of XTML (Kimi K3's format).
+"""Regexes of characters as spelled in JSON strings, or in text and attributes of XTML (Kimi K3).
 
 A JSON string can be spelled in many ways, as any character may be escaped. If values are compared, each has only one
 spelling: a character is written as itself unless the text requires an escape. So no excluded value passes in another

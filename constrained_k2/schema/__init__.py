@@ -1,1 +1,1 @@
-"""Expands JSON Schemas into shapes: sets of values of one JSON type, to write grammars from."""
+"""Checks JSON Schemas, and expands them into shapes (sets of values of one type) for grammars."""

@@ -1,4 +1,4 @@
-"""Drops object shapes that only add constraints to another one, in unions of eight or more objects."""
+"""Drops objects that another object of the same union subsumes, in unions of eight or more."""
 
 from constrained_k2.schema.shapes import Object, Shape, Shapes
 

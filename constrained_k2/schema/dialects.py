@@ -1,4 +1,4 @@
-"""Rewrites schema idioms of OpenAPI, Swagger, Gemini's API and older drafts as current JSON Schema.
+"""Rewrites idioms of OpenAPI, Gemini, old drafts and programming languages as current JSON Schema.
 
     {"type": "STRING", "nullable": true}           a string or null
     {"minimum": 0, "exclusiveMinimum": true}       {"exclusiveMinimum": 0}

@@ -1,4 +1,4 @@
-"""Decides if keywords without subschemas, such as ``minimum``, need no compiling at admission.
+"""Checks keywords without subschemas, such as ``minimum``, to admit a schema without compiling it.
 
 Such keywords keep a schema on the fast path (:mod:`constrained_k2.schema.fast_path`). A set of JSON types is an
 integer, a bit for each.

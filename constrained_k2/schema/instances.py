@@ -1,4 +1,4 @@
-"""Tests JSON values against an expanded schema, such as ``enum`` values against other keywords."""
+"""Validates JSON values against an expanded schema, such as ``enum`` values against other keywords."""
 
 from fractions import Fraction
 from typing import Any

@@ -1,4 +1,4 @@
-"""Writes a schema's grammar, and retries less exactly if that allows no value or costs too much.
+"""Writes a schema's grammar; if it allows no value or costs too much, writes a less exact one.
 
 A negation may be narrowed: its grammar lacks some instances, which is harmless while others remain. If none remains,
 the negations that have no exact grammar are relaxed instead. If every attempt fails, the schema is refused.

@@ -1,4 +1,4 @@
-"""Finds the tokens that may continue a declared function's name, ignoring case and separators.
+"""Finds tokens that fit a declared name, ignoring case and separators, to drop all other calls.
 
 Upper and lower case, and the separators ``_``, ``-``, ``.`` and blanks, make no difference. So ``searchFiles`` means
 ``search_files``, and ``files_list`` does not.

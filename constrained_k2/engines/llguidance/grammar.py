@@ -1,4 +1,4 @@
-"""A grammar compiled by LLGuidance, with its DFA over tokens, uniqueness filter and the fallbacks if it fails."""
+"""A grammar compiled by LLGuidance, with its DFA over tokens, uniqueness filter and fallbacks."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Translates JSON Schema, regex, Lark or EBNF to Lark; asks LLGuidance what a schema's patterns match."""
+"""Translates JSON Schema, regex, Lark and EBNF to Lark; matches schema patterns with LLGuidance."""
 
 import json
 import re

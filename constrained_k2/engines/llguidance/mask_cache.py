@@ -1,4 +1,4 @@
-"""A lazily built DFA over tokens, with cached bitmasks; all calls with the same grammar share it.
+"""Lazily built DFAs over tokens, one per grammar; caches their masks within a memory budget.
 
 A step that an earlier call has taken is a dictionary lookup, and its mask is a copy of 20 KB, unless it was evicted.
 LLGuidance runs only for new steps. :mod:`constrained_k2.engines.llguidance.position` decides which prefixes share a

@@ -1,4 +1,4 @@
-"""Builds LLGuidance's tokenizer for a vocabulary, with slices (token sets that a mask allows at once)."""
+"""Builds LLGuidance's tokenizer for a vocabulary, with slices (token sets allowed as a whole)."""
 
 import llguidance
 

@@ -1,4 +1,4 @@
-"""The xgrammar engine: accepts properties in the schema's order only, and reports unenforced keywords."""
+"""The xgrammar engine: compiles schemas (keys in schema order), and reports unenforced keywords."""
 
 import base64
 import json

@@ -1,1 +1,1 @@
-"""Writes grammars of JSON Schemas and of custom tools in LLGuidance's Lark dialect."""
+"""Writes schemas as Lark for LLGuidance; translates clients' grammars, and parses text by them."""

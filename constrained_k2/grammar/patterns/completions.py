@@ -1,4 +1,4 @@
-"""Finds a shortest suffix that completes a prefix to a match of all given regexes, unless too costly.
+"""Finds a shortest suffix with which a prefix matches all given regexes, by a bounded search.
 
 ^[a-z]+-[0-9]{3}$   after ab:      -000
 """

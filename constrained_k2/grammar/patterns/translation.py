@@ -1,4 +1,4 @@
-"""Translates ECMA-262 patterns on string values into regexes on JSON or raw text, with its escapes.
+"""Translates ECMA-262 patterns on string values into regexes on their JSON or XTML spelling.
 
 Grammars intersect these regexes with negated patterns and excluded values, which are spelled in the same way. On a side
 without an anchor, a regex gets ``.*``:

@@ -1,4 +1,4 @@
-"""Builds the Lark terminal of undeclared keys that match the given key patterns and no others."""
+"""Builds the Lark terminal of undeclared keys that match the given patterns but no other pattern."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""The keyword table: each JSON Schema keyword's allowed values, its negation and its subschemas.
+"""The table of JSON Schema keywords: the instances each one allows, its negation, its subschemas.
 
 A key of a schema that is not in the table is an annotation. The rows are in the other files of this folder;
 ``tests/schema/cases`` has one file of instances for each keyword.

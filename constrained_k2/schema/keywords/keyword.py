@@ -1,4 +1,4 @@
-"""The classes Keyword, a row of the keyword table, and Reader, which reads a schema's keywords."""
+"""The classes Keyword (a row of the keyword table) and Reader (reads the keywords of a schema)."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""Regexes for host names, IP addresses and mailboxes, in ASCII or internationalized (IDNA 2008).
+"""Regexes for host names, IP addresses and email addresses, ASCII or internationalized (IDNA 2008).
 
 Sources: RFC 1123, 2673 (dotted quads), 4291 and 5321. Beyond ASCII, the regexes match a subset of RFC 5890 to 5893
 (IDNA 2008) and of RFC 6531: the letters of scripts in which a character is allowed at any position, is composed (NFC)

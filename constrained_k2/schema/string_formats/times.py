@@ -1,4 +1,4 @@
-"""Regexes for RFC 3339: dates that exist, times with leap seconds, and durations.
+"""Regexes for RFC 3339 dates (that exist), times (with leap seconds), date-times and durations.
 
 A date-time allows only the 27 leap seconds that were announced. The year 0000 is left out: RFC 3339 has it, but
 ``datetime.date.fromisoformat``, jsonschema and pydantic refuse it.

@@ -1,4 +1,4 @@
-"""Lists the constants and types that a grammar allows for a value, roughly the shortest first.
+"""Lists a value's allowed constants and types, roughly shortest first, and an object's keys.
 
 property {"anyOf": [{"$ref": "#"}, {"type": "null"}]}     Null (4 characters), then the root's objects
 """

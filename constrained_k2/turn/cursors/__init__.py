@@ -1,1 +1,1 @@
-"""Incremental parsers of call arguments and answers, to draft tokens or end before ``max_tokens``."""
+"""Incremental parsers of call arguments and answers, for draft tokens and short completions."""

@@ -1,4 +1,4 @@
-"""Completes started XTML argument tags, and names the JSON type of a value in them."""
+"""Completes started XTML argument tags, and chooses the word of their ``type`` attribute."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Tokenizes a draft together with the unfinished word before it, if BPE splits between the two."""
+"""Tokenizes a draft with the unfinished word before it, if a token boundary falls between them."""
 
 from constrained_k2.turn.cursors.arguments_cursor import SPECIAL
 from constrained_k2.vocabulary.vocabulary import Vocabulary
