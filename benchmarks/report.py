@@ -22,13 +22,13 @@ def line(cells: Iterable[Cell]) -> str:
     return f"| {' | '.join(map(number, cells))} |"
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """Format a table.
+def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], numbers: str = "--:") -> str:
+    """Format a table; ``numbers`` aligns all columns but the first.
 
     Raises:
         ValueError: A row has more or fewer cells than there are columns.
     """
-    lines = [line(columns), f"|---|{'--:|' * (len(columns) - 1)}"]
+    lines = [line(columns), f"|---|{f'{numbers}|' * (len(columns) - 1)}"]
     for row in rows:
         if len(row) != len(columns):
             raise ValueError(f"a row has {len(row)} cells: expected {len(columns)}: {row}")

@@ -1,4 +1,4 @@
-"""Measure model steps per token with drafts of the grammar, of n-grams and of an EAGLE-3 head (some 15 minutes).
+"""Measure model steps per token with drafts of the grammar and of an EAGLE-3 head (at most 15 minutes).
 
 Sends the same greedy public questions to SmolLM2 with every arm: some must call a tool, the others declare none. Exit
 code 1 if an answer changes, or if grammar drafts need more than 0.4 steps per token of the calls.
@@ -33,18 +33,14 @@ _COMMON = {"model": "kimi-k2", "temperature": 0, "return_token_ids": True}
 
 def arms(limit: int, head: Path) -> Mapping[str, tuple[str, ...]]:
     """Return the flags of each arm; ``limit`` is the number of draft tokens a step without the head."""
-    lookup = {"method": "ngram", "num_speculative_tokens": limit, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
     ours = {"model": "constrained_k2.vllm_plugin.GrammarProposer", "num_speculative_tokens": limit}
     eagle = {"method": "eagle3", "model": str(head), "num_speculative_tokens": TOKENS}
-    drafts = {
-        "n-gram": lookup,
-        "EAGLE-3": eagle,
-        "grammar": {"method": "custom_class", **ours},
-        "grammar and n-gram": lookup,
-        "grammar and EAGLE-3": eagle,
+    drafts: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+        "EAGLE-3": (eagle, _NO_GRAMMAR_DRAFTS),
+        "grammar": ({"method": "custom_class", **ours}, ()),
+        "grammar and EAGLE-3": (eagle, _SYNCHRONOUS),
     }
-    added = {"n-gram": _NO_GRAMMAR_DRAFTS, "EAGLE-3": _NO_GRAMMAR_DRAFTS, "grammar and EAGLE-3": _SYNCHRONOUS}
-    flags = {name: ("--speculative-config", json.dumps(value), *added.get(name, ())) for name, value in drafts.items()}
+    flags = {name: ("--speculative-config", json.dumps(value), *more) for name, (value, more) in drafts.items()}
     return {"none": (), **flags}
 
 

@@ -15,6 +15,7 @@ from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
 from constrained_k2.evaluation.sample import bundled_bodies
 from constrained_k2.formats.kimi_k2 import BASE_SIZE
 from constrained_k2.formats.kimi_k3 import SPECIAL_TOKENS
+from constrained_k2.prompts import render_tool_calls
 from constrained_k2.prompts.prompt import PromptRenderer, Renderer
 from constrained_k2.prompts.xtml.prompt import XtmlRenderer
 from constrained_k2.prompts.xtml.turn import render_turn
@@ -27,7 +28,7 @@ Propose = Callable[[int], list[int]]
 """Drafts at most so many tokens after the tokens that the matcher has accepted."""
 
 ARMS = ("n-gram", "grammar", "grammar and prompt")
-_LIMITS, _TURNS = (8, 16), 300
+_TURNS = 300
 _SHORTEST, _LONGEST = 2, 4  # tokens that n-gram drafts look up, as `python -m benchmarks.drafts` configures vLLM
 
 
@@ -83,13 +84,7 @@ def _kimi_k3(kimi_k2: Vocabulary) -> Vocabulary:
 
 
 def _kimi_k2_turn(calls: Sequence[ToolCall], vocabulary: Vocabulary) -> list[int]:
-    markers = vocabulary.format
-    ids = [markers.section_begin]
-    for call in calls:
-        header = vocabulary.encode(f"{markers.header_stem(call.name)}{call.index}")
-        arguments = vocabulary.encode(call.arguments)
-        ids += [markers.call_begin, *header, markers.argument_begin, *arguments, markers.call_end]
-    return [*ids, markers.section_end, markers.turn_end]
+    return [*render_tool_calls(calls, vocabulary), vocabulary.format.turn_end]
 
 
 def _body(sample: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,33 +113,33 @@ def _calls(sample: Mapping[str, Any], first: int) -> list[ToolCall]:
     return found
 
 
-def _renderers(tokenizer: str) -> list[tuple[Renderer, Callable[..., list[int]]]]:
+def _formats(tokenizer: str) -> list[tuple[Renderer, Callable[..., list[int]], int]]:
+    """Return what renders each format's prompts and turns, and its number of draft tokens a step."""
     template = (files("constrained_k2.testing") / "chat_template.jinja").read_text("utf-8")
     kimi_k2 = PromptRenderer.from_template(template, Vocabulary.from_pretrained(tokenizer))
-    return [(kimi_k2, _kimi_k2_turn), (XtmlRenderer(_kimi_k3(kimi_k2.vocabulary)), render_turn)]
+    return [(kimi_k2, _kimi_k2_turn, 8), (XtmlRenderer(_kimi_k3(kimi_k2.vocabulary)), render_turn, 16)]
 
 
 def main() -> None:
-    """Print a line per format, number of draft tokens and arm."""
+    """Print a line per format and arm."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tokenizer")
     tokenizer = parser.parse_args().tokenizer
     asked = [sample for sample in bundled_bodies(HELD_OUT, _TURNS) if sample["expected"]["calls"]]
-    for renderer, written in _renderers(tokenizer):
+    for renderer, written, limit in _formats(tokenizer):
         vocabulary, compiler = renderer.vocabulary, Compiler(renderer.vocabulary)
-        for limit in _LIMITS:
-            results = {arm: Drafted() for arm in ARMS}
-            for sample in asked:
-                body = _body(sample)
-                spec, prompt = ToolCallSpec.from_openai(body), renderer.render(body, repair=False).ids
-                ids = written(_calls(sample, spec.first_index), vocabulary)
-                for arm, drafted in results.items():
-                    matcher = compiler.compile(spec).matcher()
-                    drafted.add(matcher, ids, limit, proposer(arm, matcher, prompt))
-            print(f"{vocabulary.format.name}, {limit} draft tokens a step, {len(asked)} turns")
-            for arm, found in results.items():
-                each = f"{found.steps / found.tokens:.3f} steps per token, {found.steps / len(asked):5.1f} per turn"
-                print(f"  {arm:20} {each}, {found.accepted:5} of {found.drafted:5} draft tokens accepted")
+        results = {arm: Drafted() for arm in ARMS}
+        for sample in asked:
+            body = _body(sample)
+            spec, prompt = ToolCallSpec.from_openai(body), renderer.render(body, repair=False).ids
+            ids = written(_calls(sample, spec.first_index), vocabulary)
+            for arm, drafted in results.items():
+                matcher = compiler.compile(spec).matcher()
+                drafted.add(matcher, ids, limit, proposer(arm, matcher, prompt))
+        print(f"{vocabulary.format.name}, {limit} draft tokens a step, {len(asked)} turns")
+        for arm, found in results.items():
+            each = f"{found.steps / found.tokens:.3f} steps per token, {found.steps / len(asked):5.1f} per turn"
+            print(f"  {arm:20} {each}, {found.accepted:5} of {found.drafted:5} draft tokens accepted")
 
 
 if __name__ == "__main__":

@@ -38,14 +38,14 @@ def _until_special(rest: Iterator[int], vocabulary: Vocabulary, *, is_json: bool
     text, in_strings = b"", 0
     for token_id in rest:
         special = vocabulary.special_text(token_id)
-        if special is not None and not (is_json and _is_in_string(text)):
+        if special is not None and not (is_json and is_in_string(text)):
             return text.decode("utf-8", "replace"), in_strings, special
         in_strings += special is not None
         text += vocabulary.token_bytes(token_id)
     return text.decode("utf-8", "replace"), in_strings, ""
 
 
-def _is_in_string(text: bytes) -> bool:
+def is_in_string(text: bytes) -> bool:
     """True if JSON text ends inside a string."""
     inside = escaped = False
     for byte in text:

@@ -7,19 +7,13 @@ and the uploads are made in host memory: a check, without times.
 
 import argparse
 import os
-import platform
-import shutil
-import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
-from pathlib import Path
 
 from benchmarks.report import Report
 
-_PACKAGES = ("torch", "triton", "numpy", "llguidance")
 _COMPARED, _INTERPRETED = 105, 300  # seconds for the comparison with the reference, on a GPU and without
 
 
@@ -36,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("Nothing was measured. --interpret checks the kernels without a GPU.", file=sys.stderr)
         return 2
     report = Report()
-    report.table("Machine", ("", ""), machine().items())
+    from torch.utils.collect_env import get_pretty_env_info
+
+    report.say(f"```\n{get_pretty_env_info()}\n```\n")
     for name in options.part or PARTS:
         report.say(f"## {name}\n")
         try:
@@ -88,31 +84,6 @@ def gpu_problem() -> str:
     if not torch.cuda.is_available():
         return "torch finds no NVIDIA GPU. Check that nvidia-smi lists one, and CUDA_VISIBLE_DEVICES"
     return ""
-
-
-def machine() -> dict[str, str]:
-    """Return what a reader must know of the machine, by name."""
-    found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
-    lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines() if Path("/proc/cpuinfo").is_file() else []
-    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-    found["processor"] = f"{name}, {os.cpu_count()} cores"
-    installed = {one.name: one.version for one in metadata.distributions()}
-    found |= {name: installed[name] for name in _PACKAGES if name in installed}
-    if gpu_problem():
-        return found | {"GPU": "none"}
-    import torch
-
-    properties = torch.cuda.get_device_properties(0)
-    found["GPU"] = (
-        f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, {properties.multi_processor_count} SM"
-    )
-    found["CUDA of torch"] = str(torch.version.cuda)
-    query = shutil.which("nvidia-smi")
-    if query is not None:
-        command = [query, "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)  # noqa: S603 - fixed
-        found["driver"] = done.stdout.strip()
-    return found
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from constrained_k2.vocabulary.bitmask import allocate_bitmask
 
 _ROLLBACK = 4
 _ROUNDS = 5
-_TEXT_STEPS = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +87,3 @@ def _summary(first: _Samples, samples: _Samples) -> Steps:
     inside = Times.of([*samples.fill["string"], *samples.fill["structure"]])
     back, fork = Times.of(samples.rollback), Times.of(samples.fork)
     return Steps(fill, back, fork, inside, _mean(first), _mean(samples))
-
-
-def free_text(arm: Arm, workload: Workload, tools: Tools) -> Times:
-    """Time a row in free text, in microseconds, as the logits processor handles it: choose the token set."""
-    matcher = arm.matcher(arm.compile(arm.request(tools)))
-    ids = workload.vocabulary.encode("Nothing in here calls anything. ") * (_TEXT_STEPS // 4)
-    samples: list[float] = []
-    with collected_before():
-        for token_id in ids[:_TEXT_STEPS]:
-            start = time.perf_counter_ns()
-            matcher.token_set()
-            samples.append(microseconds(start))
-            if not arm.accept(matcher, token_id):
-                raise RuntimeError("a token of free text was rejected")
-    return Times.of(samples)

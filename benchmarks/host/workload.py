@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.front_ends.raw import is_in_string
 from benchmarks.host.instances import instance_of
 from benchmarks.servers.new_tools import extended
 from constrained_k2.formats.kimi_k2 import KIMI_K2
@@ -109,12 +110,7 @@ def _usable(tools: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _in_arguments(vocabulary: Vocabulary, text: str) -> Iterator[tuple[int, StepPhase]]:
-    inside = escaped = False
+    before = b""
     for token in vocabulary.encode(text):
-        yield token, "string" if inside else "structure"
-        for byte in vocabulary.token_bytes(token):
-            if inside and not escaped and byte == ord('"'):
-                inside = False
-            elif not inside and byte == ord('"'):
-                inside = True
-            escaped = inside and not escaped and byte == ord("\\")
+        yield token, "string" if is_in_string(before) else "structure"
+        before += vocabulary.token_bytes(token)

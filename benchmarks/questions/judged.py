@@ -7,7 +7,6 @@ from typing import NamedTuple
 from scipy import stats  # type: ignore[import-untyped]
 
 from benchmarks.report import Cell, table
-from constrained_k2.evaluation.ab.compare import exact_p
 from constrained_k2.evaluation.ab.directory import RunDirectory
 from constrained_k2.evaluation.answer import SUCCESS, Record
 from constrained_k2.evaluation.judge import FORM, KINDS, Judgement, decode_arguments, judge
@@ -83,7 +82,8 @@ def pairs(run: Run) -> str:
             ),
         ):
             won, lost = found.count((False, True)), found.count((True, False))
-            rows.append([f"{name}: {title}", won, lost, exact_p(won, lost)])
+            p = float(stats.binomtest(won, won + lost).pvalue) if won + lost else 1.0
+            rows.append([f"{name}: {title}", won, lost, p])
     return table([f"compared with {first}", "only this", f"only {first}", "McNemar's p"], rows)
 
 

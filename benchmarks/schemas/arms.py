@@ -7,10 +7,13 @@ killed and restarted. Schemas mean what JSON Schema says: any root, and undeclar
 import gc
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -56,10 +59,9 @@ class Arm:
     seconds = 20.0  # limit for one schema
 
     def __init__(self, name: ArmName, tokenizer: Path | None = None) -> None:
-        self.name = name
-        self._tokenizer = tokenizer
-        self._process: Any = None
-        self._pipe: Connection | None = None
+        self._arguments = name, tokenizer
+        self._processes: ProcessPoolExecutor | None = None
+        self.pid = 0
 
     def __enter__(self) -> Self:
         """Start the process."""
@@ -72,41 +74,36 @@ class Arm:
 
     def run(self, work: Work) -> Outcome:
         """Compile a schema and check its instances."""
-        assert self._pipe is not None
-        self._pipe.send(work)
-        if self._pipe.poll(self.seconds):
-            try:
-                found: Outcome = self._pipe.recv()
-            except EOFError:
-                outcome = Outcome(refusal="the process died")
-            else:
-                return found
-        else:
+        assert self._processes is not None
+        try:
+            return self._processes.submit(_run, work).result(self.seconds)
+        except TimeoutError:
             limit = f"not done after {self.seconds:.0f} s"
             outcome = Outcome(refusal=limit, ran_out=True, create_ms=self.seconds * 1000)
+        except BrokenExecutor:
+            outcome = Outcome(refusal="the process died")
         self._end()
         self._start()
         return outcome
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, self.name, self._tokenizer), daemon=True)
-        self._process.start()
-        theirs.close()
-        if not self._pipe.poll(180):
-            raise RuntimeError(f"{self.name} does not start")
-        self._pipe.recv()
+        self._processes = ProcessPoolExecutor(1, context, _prepare, self._arguments)
+        self.pid = self._processes.submit(os.getpid).result(180)
 
     def _end(self) -> None:
-        self._process.kill()
-        self._process.join()
-        if self._pipe is not None:
-            self._pipe.close()
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        if self._processes is not None:
+            self._processes.shutdown()
 
 
-def _serve(pipe: Connection, name: ArmName, tokenizer: Path | None) -> None:
-    """Run the arm's process."""
+_prepared: list[Callable[[Work], Outcome]] = []
+"""In the arm's process: what runs a schema."""
+
+
+def _prepare(name: ArmName, tokenizer: Path | None) -> None:
+    """Begin the arm's process."""
     from constrained_k2.vocabulary.bitmask import allocate_bitmask
     from constrained_k2.vocabulary.vocabulary import Vocabulary
 
@@ -115,13 +112,12 @@ def _serve(pipe: Connection, name: ArmName, tokenizer: Path | None) -> None:
     compile_schema = _compiler(name, vocabulary)
     row = allocate_bitmask(1, vocabulary.size)[0]
     compile_schema('{"type":"object"}').matcher("").fill(row)
-    pipe.send("ready")
-    while True:
-        try:
-            work: Work = pipe.recv()
-        except EOFError:
-            return
-        pipe.send(_outcome(compile_schema, vocabulary, row, work, may_relax=name != "ours, strict"))
+    _prepared.append(partial(_outcome, compile_schema, vocabulary, row, may_relax=name != "ours, strict"))
+
+
+def _run(work: Work) -> Outcome:
+    """Run a schema in the arm's process."""
+    return _prepared[0](work)
 
 
 def _outcome(compile_schema: Any, vocabulary: Any, row: Any, work: Work, *, may_relax: bool) -> Outcome:

@@ -82,7 +82,6 @@ def main() -> None:
         "at a time",
         "steps/s",
         "ratio (95 %)",
-        "median (min to max)",
         "first token, ms",
         "in masks",
         "CPU s/1,000 tokens",
@@ -94,17 +93,15 @@ def main() -> None:
 
 def row(arm: str, concurrency: int, bursts: Sequence[Burst], baseline: Sequence[Burst]) -> list[str]:
     """Format an arm at one concurrency: medians over its rounds, and its ratio to the baseline's same rounds."""
-    ratio, spread = "1", ""
+    ratio = "1"
     if bursts is not baseline:
-        ratios = paired([burst.step for burst in bursts], [burst.step for burst in baseline])
-        mean, low, high = Ratio.of(ratios)
+        mean, low, high = Ratio.of(paired([burst.step for burst in bursts], [burst.step for burst in baseline]))
         ratio = f"{mean:.3f} ({low:.3f} to {high:.3f})"
-        spread = f"{ratios[len(ratios) // 2]:.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})"
     steps = statistics.median(1 / burst.step for burst in bursts)
     first, masks, cpu = (statistics.median(found) for found in list(zip(*bursts, strict=True))[1:])
     times = f"{1e3 * first:.1f}", f"{100 * masks:.2f} %", f"{cpu:.2f}"
     more = statistics.median(own.cpu / other.cpu for own, other in zip(bursts, baseline, strict=True))
-    return [arm, f"{concurrency}", f"{steps:.1f}", ratio, spread, *times, f"{more:.3f}"]
+    return [arm, f"{concurrency}", f"{steps:.1f}", ratio, *times, f"{more:.3f}"]
 
 
 def measure(

@@ -1,9 +1,10 @@
 """Writes what was seen as a page of Markdown."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
+from benchmarks.report import Cell, table
 from scripts.agents.catalogue import Agent
 from scripts.agents.run import Outcome
 from scripts.agents.scenarios import SCENARIOS
@@ -43,22 +44,17 @@ def page(outcomes: Sequence[Outcome], missing: dict[str, str]) -> str:
     return "\n".join(part for part in parts if part).rstrip() + "\n"
 
 
-def _row(cells: Iterable[object]) -> str:
-    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
-
-
 def _outcomes(by_agent: dict[Agent, list[Outcome]]) -> str:
     titles = [scenario.title for scenario in SCENARIOS]
-    head = ["agent", "version", "endpoint", "tools", "longest prompt", *titles]
-    rows = [_row(head), _row(["---"] * len(head))]
+    rows: list[list[Cell]] = []
     for agent, outcomes in by_agent.items():
         found = {outcome.scenario.name: _verdict(outcome) for outcome in outcomes}
         seen = [exchange for outcome in outcomes for exchange in outcome.generations]
         tools = max((exchange.tools for exchange in seen), default=0)
         prompt = max((exchange.prompt_tokens for exchange in seen), default=0)
-        cells = [agent.name, agent.version, f"`{agent.endpoint}`", tools, f"{prompt:,}" if prompt else "-"]
-        rows.append(_row([*cells, *(found.get(scenario.name, "-") for scenario in SCENARIOS)]))
-    return "\n".join(rows) + "\n"
+        cells: list[Cell] = [agent.name, agent.version, f"`{agent.endpoint}`", tools, f"{prompt:,}" if prompt else "-"]
+        rows.append([*cells, *(found.get(scenario.name, "-") for scenario in SCENARIOS)])
+    return table(["agent", "version", "endpoint", "tools", "longest prompt", *titles], rows, "---") + "\n"
 
 
 def _verdict(outcome: Outcome) -> str:
@@ -79,10 +75,12 @@ def _refused(outcomes: Sequence[Outcome]) -> str:
                 found.setdefault((outcome.agent.name, e.status, e.refused_by, e.reason), Counter())[
                     outcome.scenario.title
                 ] += 1
-    rows = [_row(["agent", "scenarios", "status", "times", "by", "reason"]), _row(["---"] * 6)]
-    for (name, status, refused_by, reason), times in found.items():
-        rows.append(_row([name, ", ".join(times), status, times.total(), refused_by, reason]))
-    return "\n".join(rows) + "\n" if found else "None.\n"
+    rows = [
+        (name, ", ".join(times), status, times.total(), refused_by, reason)
+        for (name, status, refused_by, reason), times in found.items()
+    ]
+    columns = ("agent", "scenarios", "status", "times", "by", "reason")
+    return table(columns, rows, "---") + "\n" if found else "None.\n"
 
 
 def _others(outcomes: Sequence[Outcome]) -> str:

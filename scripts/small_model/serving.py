@@ -9,26 +9,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from constrained_k2.formats.kimi_k2 import BOS, PAD
-from constrained_k2.testing.tokenizer import WireFormatName, write_tokenizer
+from constrained_k2.vocabulary.vocabulary import Vocabulary
 from scripts.small_model.network import SERVED_LATENT, SERVED_ROTARY, Shape
-from scripts.small_model.shipped import SMALL_MODELS
 
 
-def write_model(
-    out: Path, weights: Mapping[str, Tensor], ranks: Mapping[bytes, int], wire_format: WireFormatName = "kimi_k2"
-) -> Path:
-    """Write a trained network (parameters of :class:`scripts.small_model.network.Network`) as a model directory."""
-    out.mkdir(parents=True, exist_ok=True)
-    texts = write_tokenizer(out, ranks=ranks, wire_format=wire_format)
-    ids = {text: token_id for token_id, text in enumerate(texts)}
-    shape = Shape(len(texts))
-    turn_end = SMALL_MODELS[wire_format].wire_format.marker_texts["turn_end"]
-    ends = {"bos_token_id": ids[BOS], "eos_token_id": ids[turn_end]}
+def write_model(out: Path, weights: Mapping[str, Tensor], vocabulary: Vocabulary) -> None:
+    """Write a trained network (parameters of :class:`scripts.small_model.network.Network`) beside its tokenizer."""
+    shape, ids = Shape(vocabulary.size), vocabulary.special_tokens
+    ends = {"bos_token_id": ids[BOS], "eos_token_id": vocabulary.format.turn_end}
     _write_json(out / "config.json", shape.config() | ends | {"pad_token_id": ids[PAD]})
     _write_json(out / "generation_config.json", ends)
     served = {name: weight.to(torch.bfloat16).contiguous() for name, weight in served_weights(weights, shape).items()}
     save_file(served, out / "model.safetensors", metadata={"format": "pt"})
-    return out
 
 
 def served_weights(weights: Mapping[str, Tensor], shape: Shape) -> dict[str, Tensor]:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from constrained_k2.evaluation.sample import Sample, bundled_bodies, read_sample
-from constrained_k2.formats import kimi_k2, kimi_k3
 from constrained_k2.formats.base import WireFormat
+from constrained_k2.formats.kimi_k2 import KIMI_K2
+from constrained_k2.formats.kimi_k3 import KIMI_K3
 from constrained_k2.testing.tokenization_kimi import read_ranks
 from constrained_k2.testing.tokenizer import WireFormatName, write_tokenizer
 
@@ -23,7 +24,6 @@ class SmallModel(NamedTuple):
     """The model for one wire format. Written by ``scripts/train_small_model.py``."""
 
     wire_format: WireFormat
-    special_tokens: Mapping[int, str]  # offset from the last ordinary token -> text
     checkpoint: Path  # config, bfloat16 weights and vocabulary, and the log of their training
     phrasing: tuple[str, ...] = ()  # further texts whose words have a token with the space before them
     fields: Mapping[str, Any] = {}  # of every request to it
@@ -31,10 +31,9 @@ class SmallModel(NamedTuple):
 
 _ATTRIBUTES = " role tool index key type"  # of tags; single tokens in Kimi K3's vocabulary too
 SMALL_MODELS: Mapping[WireFormatName, SmallModel] = {
-    "kimi_k2": SmallModel(kimi_k2.KIMI_K2, kimi_k2.SPECIAL_TOKENS, _HERE / "checkpoint"),
+    "kimi_k2": SmallModel(KIMI_K2, _HERE / "checkpoint"),
     "kimi_k3": SmallModel(
-        kimi_k3.KIMI_K3,
-        kimi_k3.SPECIAL_TOKENS,
+        KIMI_K3,
         _HERE / "checkpoint_kimi_k3",
         (_ATTRIBUTES,),
         {"chat_template_kwargs": {"thinking": False}},

@@ -2,12 +2,10 @@
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import islice
 
-from constrained_k2.formats.kimi_k2 import SPECIAL_COUNT, reserved_text
 from constrained_k2.testing.tokenizer import WireFormatName, train_ranks
-from constrained_k2.vocabulary.tokenizer_files import TiktokenEncoder
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 from scripts.small_model.catalogue import TOOLS
 from scripts.small_model.dialogs import CHATS, NO_TOOL, SECOND, answered_dialogs
@@ -49,11 +47,3 @@ def dialog_texts(count: int, seed: int, wire_format: WireFormatName = "kimi_k2")
     """Return the text of training dialogs, special tokens spelled out."""
     renderer = DialogRenderer(Vocabulary.of_bytes(SMALL_MODELS[wire_format].wire_format))
     return [renderer.render(dialog).text for dialog in islice(answered_dialogs(seed, held_out=False), count)]
-
-
-def small_vocabulary(ranks: Mapping[bytes, int], wire_format: WireFormatName = "kimi_k2") -> Vocabulary:
-    """Return the vocabulary of these ordinary tokens, followed by the format's special tokens."""
-    base, named = len(ranks), SMALL_MODELS[wire_format].special_tokens
-    special = {named.get(number) or reserved_text(base + number): base + number for number in range(SPECIAL_COUNT)}
-    tokens = {rank: token for token, rank in ranks.items()}
-    return Vocabulary(tokens, special, base + SPECIAL_COUNT, TiktokenEncoder(ranks))

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from constrained_k2.testing.tokenizer import WireFormatName
+from constrained_k2.testing.tokenizer import WireFormatName, write_tokenizer
 from constrained_k2.vocabulary.vocabulary import Vocabulary
 from scripts.small_model.dialogs import Faults, answered_dialogs
 from scripts.small_model.network import Network, Shape
 from scripts.small_model.sequences import IGNORED, Sequences
 from scripts.small_model.serving import write_model
 from scripts.small_model.start import lay_out_copying
-from scripts.small_model.tokenizer import dialog_texts, phrasing, small_vocabulary, train_vocabulary
+from scripts.small_model.tokenizer import dialog_texts, phrasing, train_vocabulary
 
 _HELD_OUT = 8  # batches of held-out dialogs, whose answers each line of the log measures
 
@@ -79,11 +79,8 @@ def train(vocabulary: Vocabulary, recipe: Recipe, say: Callable[[dict[str, float
         recent.append(loss.item())
         if step % recipe.every == 0 or step == recipe.steps:
             line = {"step": step, "tokens": tokens, "loss": sum(recent) / len(recent), "balance": balance.item()}
-            say(
-                line
-                | measure(lambda ids: network.logits(network(ids)[0]), held_out, vocabulary)
-                | {"seconds": time.monotonic() - started}
-            )
+            line |= measure(lambda ids: network.logits(network(ids)[0]), held_out)
+            say(line | {"seconds": time.monotonic() - started})
             recent.clear()
     return network
 
@@ -98,45 +95,19 @@ def _loss(network: Network, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tenso
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def measure(
-    logits_of: Callable[[Tensor], Tensor], batches: list[tuple[Tensor, Tensor]], vocabulary: Vocabulary
-) -> dict[str, float]:
+def measure(logits_of: Callable[[Tensor], Tensor], batches: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
     """Measure the prediction of held-out answers, each token given the correct ones before it.
 
-    ``held_out_loss`` is in nats a token; ``calls_right`` (messages with calls) and ``texts_right`` are the shares of
-    answers whose tokens were all the likeliest.
+    ``held_out_loss`` is in nats a token; ``tokens_right`` is the share of tokens that were the likeliest.
     """
-    section = vocabulary.format.section_begin  # in Kimi K3's format only calls have this token behind a response
-    losses, tokens = [], []
-    calls: list[bool] = []
-    texts: list[bool] = []
+    losses, right = [], []
     for ids, targets in batches:
         with torch.autocast("cpu", torch.bfloat16):
             logits = logits_of(ids).float()
         wanted = targets != IGNORED
         losses.append(functional.cross_entropy(logits[wanted], targets[wanted]).item())
-        right = logits.argmax(-1) == targets
-        tokens.append(right[wanted].float().mean().item())
-        for row in range(len(ids)):
-            for start, end in _spans(wanted[row]):
-                (calls if section in targets[row, start:end] else texts).append(bool(right[row, start:end].all()))
-    return {
-        "held_out_loss": sum(losses) / len(losses),
-        "tokens_right": sum(tokens) / len(tokens),
-        "calls_right": sum(calls) / len(calls),
-        "texts_right": sum(texts) / len(texts),
-    }
-
-
-def _spans(marked: Tensor) -> Iterator[tuple[int, int]]:
-    """Yield the runs of True in a bool ``[length]``."""
-    start = None
-    for position, here in enumerate([*marked.tolist(), False]):
-        if here and start is None:
-            start = position
-        elif not here and start is not None:
-            yield start, position
-            start = None
+        right.append((logits.argmax(-1) == targets)[wanted].float().mean().item())
+    return {"held_out_loss": sum(losses) / len(losses), "tokens_right": sum(right) / len(right)}
 
 
 def train_and_write(
@@ -145,6 +116,8 @@ def train_and_write(
     """Train, and write a model directory, with the log in it; the recipe is the log's first line."""
     out.mkdir(parents=True, exist_ok=True)
     ranks = train_vocabulary(dialog_texts(recipe.texts, recipe.seed, wire_format), phrasing(wire_format), recipe.tokens)
+    write_tokenizer(out, ranks=ranks, wire_format=wire_format)
+    vocabulary = Vocabulary.from_pretrained(out)
     with (out / "training.jsonl").open("w") as log:
 
         def write(line: dict[str, Any]) -> None:
@@ -154,6 +127,6 @@ def train_and_write(
             say(json.dumps(rounded))
 
         write(asdict(recipe))
-        network = train(small_vocabulary(ranks, wire_format), recipe, write)
+        network = train(vocabulary, recipe, write)
     weights = {name: weight.to(torch.bfloat16) for name, weight in network.state_dict().items()}
-    write_model(out, weights, ranks, wire_format)
+    write_model(out, weights, vocabulary)

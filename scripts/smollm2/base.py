@@ -4,26 +4,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from gguf import GGUFReader
+from gguf import MODEL_ARCH, GGUFReader, get_tensor_name_map
 from gguf.quants import dequantize
 from torch import Tensor
+from transformers import LlamaConfig, LlamaModel
 
 from scripts.fetch_data import ROOT, data_folder, data_path, fetch
 
 GGUF = "smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 """Its path in the data folder; ``scripts/data.json`` has its package and sha256."""
-
-_NAMES = {
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-}
 
 
 class Base(NamedTuple):
@@ -65,19 +54,16 @@ def read_base(gguf: GGUFReader) -> Base:
         "tie_word_embeddings": True,
         "torch_dtype": "bfloat16",
     }
+    with torch.device("meta"):
+        names = [f"model.{name}" for name in LlamaModel(LlamaConfig(**config)).state_dict()]
+    gguf_names = get_tensor_name_map(MODEL_ARCH.LLAMA, config["num_hidden_layers"])
+    tensors = {tensor.name: tensor for tensor in gguf.tensors}
     weights = {}
-    for tensor in gguf.tensors:
+    for name in names:
+        tensor = tensors[str(gguf_names.get_name(name, try_suffixes=(".weight",)))]
         values = np.array(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
-        weights[_name(tensor.name)] = torch.from_numpy(_unpaired(tensor.name, values, heads, kv_heads))
+        weights[name] = torch.from_numpy(_unpaired(tensor.name, values, heads, kv_heads))
     return Base(config, weights)
-
-
-def _name(name: str) -> str:
-    """Convert a GGUF tensor's name to transformers'."""
-    if name in {"token_embd.weight", "output_norm.weight"}:
-        return "model.embed_tokens.weight" if name.startswith("token_embd") else "model.norm.weight"
-    _, layer, kind, _ = name.split(".")
-    return f"model.layers.{layer}.{_NAMES[kind]}.weight"
 
 
 def _unpaired(name: str, values: Any, heads: int, kv_heads: int) -> Any:

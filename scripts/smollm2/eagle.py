@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn import functional
-from transformers import LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 INNER = 768
 """Width of its MLP."""
@@ -32,10 +32,10 @@ def hidden_layers(layers: int) -> list[int]:
 
 
 class _Attention(nn.Module):  # type: ignore[misc]
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        hidden, self.width, self.heads = config["hidden_size"], config["head_dim"], config["num_attention_heads"]
-        self.kv_heads, self.theta = config["num_key_value_heads"], config["rope_theta"]
+        hidden, self.width, self.heads = config.hidden_size, config.head_dim, config.num_attention_heads
+        self.kv_heads, self.rotary = config.num_key_value_heads, LlamaRotaryEmbedding(config)
         self.q_proj = nn.Linear(2 * hidden, self.heads * self.width, bias=False)
         self.k_proj = nn.Linear(2 * hidden, self.kv_heads * self.width, bias=False)
         self.v_proj = nn.Linear(2 * hidden, self.kv_heads * self.width, bias=False)
@@ -48,8 +48,10 @@ class _Attention(nn.Module):  # type: ignore[misc]
         attends to the first ones up to i - n, and to one of each draft token between.
         """
         length = len(inputs)
-        queries = self._turned(self.q_proj(inputs).view(length, self.heads, self.width))
-        keys = self._turned(self.k_proj(inputs).view(length, self.kv_heads, self.width))
+        queries = self.q_proj(inputs).view(length, self.heads, self.width)
+        keys = self.k_proj(inputs).view(length, self.kv_heads, self.width)
+        cosine, sine = self.rotary(inputs, torch.arange(length)[None])
+        queries, keys = apply_rotary_pos_emb(queries, keys, cosine[0], sine[0])
         values = self.v_proj(inputs).view(length, self.kv_heads, self.width)
         groups = self.heads // self.kv_heads
         earlier.append((keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)))
@@ -68,34 +70,13 @@ class _Attention(nn.Module):  # type: ignore[misc]
             found = found + weights[..., length + number].T[..., None] * value
         return self.o_proj(found.reshape(length, -1))
 
-    def _turned(self, vectors: Tensor) -> Tensor:
-        """Apply rotary position embeddings."""
-        half = self.width // 2
-        rates = self.theta ** (-torch.arange(half) / half)
-        angles = (torch.arange(len(vectors))[:, None] * rates)[:, None]
-        first, second = vectors[..., :half], vectors[..., half:]
-        cosine, sine = angles.cos(), angles.sin()
-        return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)
-
-
-class _Mlp(nn.Module):  # type: ignore[misc]
-    def __init__(self, hidden: int) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(hidden, INNER, bias=False)
-        self.up_proj = nn.Linear(hidden, INNER, bias=False)
-        self.down_proj = nn.Linear(INNER, hidden, bias=False)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        found: Tensor = self.down_proj(functional.silu(self.gate_proj(inputs)) * self.up_proj(inputs))
-        return found
-
 
 class _Layer(nn.Module):  # type: ignore[misc]
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        hidden, eps = config["hidden_size"], config["rms_norm_eps"]
+        hidden, eps = config.hidden_size, config.rms_norm_eps
         self.self_attn = _Attention(config)
-        self.mlp = _Mlp(hidden)
+        self.mlp = LlamaMLP(config)
         self.input_layernorm = nn.RMSNorm(hidden, eps)
         self.hidden_norm = nn.RMSNorm(hidden, eps)
         self.post_attention_layernorm = nn.RMSNorm(hidden, eps)
@@ -115,7 +96,7 @@ class Head(nn.Module):  # type: ignore[misc]
         hidden = config["hidden_size"]
         torch.manual_seed(seed)
         self.fc = nn.Linear(3 * hidden, hidden, bias=False)
-        self.midlayer = _Layer(config)
+        self.midlayer = _Layer(LlamaConfig(**config | {"intermediate_size": INNER}))
         self.norm = nn.RMSNorm(hidden, config["rms_norm_eps"])
 
     def trained(self) -> dict[str, nn.Parameter]:

@@ -10,6 +10,8 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from scipy.cluster.hierarchy import DisjointSet  # type: ignore[import-untyped]
+
 from constrained_k2.evaluation.ab.loaders import read_samples
 from constrained_k2.evaluation.sample import Sample
 from scripts.fetch_data import ROOT, data_folder, data_path, fetch
@@ -46,16 +48,21 @@ def questions() -> Questions:
     """Return all questions that declare a function, in the leaderboard's order."""
     package = wheel()
     found = {category: list(read_category(package, category)) for category in (*TESTED, *LIVE)}
-    groups = _Groups()
-    for samples in found.values():
-        for sample in samples:
-            groups.join(list(sample.tools))
-    tested = {groups.of(sample) for category in TESTED for sample in found[category]}
     everything = [sample for samples in found.values() for sample in samples]
-    tests = [sample for sample in everything if groups.of(sample) in tested]
+    groups = DisjointSet(name for sample in everything for name in sample.tools)  # of functions declared together
+    for sample in everything:
+        first, *others = sample.tools
+        for other in others:
+            groups.merge(first, other)
+
+    def group(sample: Sample) -> Any:
+        return groups[next(iter(sample.tools))]
+
+    tested = {group(sample) for category in TESTED for sample in found[category]}
+    tests = [sample for sample in everything if group(sample) in tested]
     asked = {_asked(sample) for sample in tests}
-    others = (sample for sample in everything if groups.of(sample) not in tested)
-    return Questions([sample for sample in others if _asked(sample) not in asked], tests)
+    learnt = [sample for sample in everything if group(sample) not in tested and _asked(sample) not in asked]
+    return Questions(learnt, tests)
 
 
 def drawn_tests(tests: Sequence[Sample], count: int, seed: int = 0) -> list[Sample]:
@@ -90,24 +97,3 @@ def read_category(package: Any, category: str) -> Iterator[Sample]:
         assert isinstance(sample, Sample), f"{category}: {sample}"
         if sample.tools:
             yield sample
-
-
-class _Groups:
-    """Names of functions, in groups of those that some question declares together (union-find)."""
-
-    def __init__(self) -> None:
-        self._parents: dict[str, str] = {}
-
-    def _root(self, name: str) -> str:
-        while (parent := self._parents.setdefault(name, name)) != name:
-            self._parents[name] = name = self._parents[parent]
-        return name
-
-    def join(self, names: list[str]) -> None:
-        """Put the names into one group."""
-        for name in names:
-            self._parents[self._root(name)] = self._root(names[0])
-
-    def of(self, sample: Sample) -> str:
-        """Return a name that stands for the group of a question's functions."""
-        return self._root(next(iter(sample.tools)))

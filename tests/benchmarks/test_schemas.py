@@ -37,7 +37,7 @@ def test_an_arm_that_takes_too_long_is_ended_and_goes_on() -> None:
         right = arm.run(Work(SCHEMA, ('{"n":3}', '{"n":2}'), masked=True))
         assert right.accepted == (True, False)
         assert len(right.mask_us) == 2 * len('{"n":3}')  # 2 may go on: 20
-        os.kill(arm._process.pid, signal.SIGSTOP)
+        os.kill(arm.pid, signal.SIGSTOP)
         arm.seconds = 0.1
         assert "not done" in arm.run(Work(SCHEMA)).refusal
         arm.seconds = 20
