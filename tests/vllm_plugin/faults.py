@@ -69,7 +69,6 @@ class Fault:
     error: str
     start: int  # calls of the step that go well before
     lasting: bool = True  # or once
-    after: bool = False  # raise once the step is done, so that its effects stay
     is_paused: bool = False
     calls: int = 0
     raised: int = 0
@@ -91,13 +90,9 @@ class Fault:
 
             def step(first: Any, *args: Any, **kwargs: Any) -> Any:
                 matcher, error = victim(), ERRORS[self.error]()
-                due = not self.is_paused and matcher is not None and owns(matcher, first) and self._is_due()
-                if due and not self.after:
+                if not self.is_paused and matcher is not None and owns(matcher, first) and self._is_due():
                     raise error
-                result = call(first, *args, **kwargs)
-                if due:
-                    raise error
-                return result
+                return call(first, *args, **kwargs)
 
             return staticmethod(step) if isinstance(original, staticmethod) else step
 

@@ -1,4 +1,4 @@
-"""Adapts one request's matcher to vLLM's structured-output grammar interface.
+"""Adapts one request's matcher to vLLM's interface of structured-output grammars.
 
 vLLM's scheduler asks it for a bitmask row per draft position, advances it over drafts to do so and rolls them back, and
 advances it over what was sampled. vLLM ends a request whose grammar refuses what was sampled, but an exception would
@@ -139,6 +139,7 @@ class ToolCallGrammar(GuardedMatcher, StructuredOutputGrammar):
         return taken == len(tokens)
 
     def _validate(self, tokens: Sequence[int]) -> list[int]:
+        self.unmasked.clear()  # of the step before: no mask of the next one has been computed yet
         taken = self._take(tokens)
         self.rollback(taken)
         return list(tokens[:taken])

@@ -28,6 +28,7 @@ from constrained_k2.vllm_plugin.engine_core.grammar import ToolCallGrammar, fill
 from constrained_k2.vllm_plugin.shared.matcher_factory import MatcherFactory, PromptInfo
 from constrained_k2.vllm_plugin.shared.settings import Settings
 from constrained_k2.vocabulary.bitmask import allowed_ids, words_per_row
+from tests.kit.budget import SEED
 from tests.kit.tools import tool
 from tests.kit.turns import call_start, matcher_of
 from tests.kit.walks import ids_of, row_of
@@ -184,7 +185,8 @@ def check(tried: Arm, fault: Fault, *, mixed: bool) -> None:
         assert got.reasons["victim"] != "error"
 
 
-FAULTS = [(error, start, lasting) for start, lasting in ((0, True), (3, True), (2, False)) for error in ERRORS]
+FAULTS = [(error, start, lasting) for start, lasting in ((0, True), (3, True), (None, False)) for error in ERRORS]
+"""The error, the first call that raises (None: any of the first ten), and whether all later calls raise too."""
 
 
 @pytest.mark.parametrize("arm", ARMS)
@@ -197,14 +199,24 @@ def test_a_fault_ends_its_own_request(
     arm_of: Callable[[str, str], Arm], arm: str, settings: str, faults: list[int]
 ) -> None:
     """Or none, where the step is not needed."""
-    tried, raised = arm_of(settings, arm), set()
+    tried, raised, chance = arm_of(settings, arm), set(), random.Random(SEED)
     for number, step in enumerate(STEPS):
         for offset in faults:
             error, start, lasting = FAULTS[(number + offset) % len(FAULTS)]
-            fault = Fault(step, error, start, lasting=lasting)
+            fault = Fault(step, error, chance.randrange(10) if start is None else start, lasting=lasting)
             check(tried, fault, mixed=(number + offset) % 4 == 0)
             raised |= {step} if fault.raised else set()
     assert len(raised) > 15, raised
+
+
+@by_llguidance
+def test_a_fault_at_an_illegal_draft_leaves_no_mark(arm_of: Callable[[str, str], Arm]) -> None:
+    """A mark that stayed refused the legal drafts of a later step, which then had no masks."""
+    tried = arm_of("llguidance", "ngram, asynchronous")
+    faults = [Fault("turn rollback", "announced", start, lasting=False) for start in range(10)]
+    for fault in faults:
+        check(tried, fault, mixed=False)
+    assert all(fault.raised for fault in faults)
 
 
 @pytest.mark.parametrize("arm", ARMS)
