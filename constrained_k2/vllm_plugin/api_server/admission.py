@@ -1,6 +1,5 @@
 """Decides in the API server whether a request can be constrained, before the engine sees it."""
 
-from functools import lru_cache
 from typing import Any
 
 from vllm import SamplingParams
@@ -9,7 +8,7 @@ from vllm.exceptions import VLLMValidationError
 from constrained_k2.compiler.compiled import CompiledToolCalls
 from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
 from constrained_k2.request.spec import EngineName, ToolCallSpec
-from constrained_k2.schema.coverage import Coverage, KeywordUse
+from constrained_k2.schema.coverage import Coverage
 from constrained_k2.vllm_plugin.api_server import metrics
 from constrained_k2.vllm_plugin.api_server.functions import text_formats
 from constrained_k2.vllm_plugin.api_server.refusals import refusal, refusals_noted
@@ -23,7 +22,7 @@ from constrained_k2.vllm_plugin.shared.constraint import (
     tag,
 )
 from constrained_k2.vllm_plugin.shared.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.shared.log import warn
+from constrained_k2.vllm_plugin.shared.log import warn_once
 from constrained_k2.vllm_plugin.shared.openings import bad_words
 from constrained_k2.vllm_plugin.shared.server import Server
 from constrained_k2.vllm_plugin.shared.settings import ALLOWED_TOOLS_KEY, OFF
@@ -46,30 +45,24 @@ def compile_tools(constraint: ToolCallSpec, *, count: bool, by_shape: bool = Tru
 
 
 def report(compiled: CompiledToolCalls, *, first: bool) -> None:
-    """Log, once a schema, what of it is not enforced; count the request."""
-    constraint = compiled.spec
+    """Log, once, what of the schemas is not enforced; count the request."""
     for tool in compiled.compiled_tools:
-        _warn(f"{tool.name!r}", tool.schema, compiled.coverage(tool.name))
-    answer = compiled.answer_grammar
-    if constraint.answer is not None and answer is not None:
-        _warn("the answer", constraint.answer.text, answer.coverage)
+        _warn(repr(tool.name), compiled.coverage(tool.name))
+    if (answer := compiled.answer_grammar) is not None:
+        _warn("the answer", answer.coverage)
     if first:
-        metrics.record_request(compiled, grammar_engine(constraint))
+        metrics.record_request(compiled, grammar_engine(compiled.spec))
 
 
-def _warn(name: str, schema: str, coverage: Coverage) -> None:
+def _warn(name: str, coverage: Coverage) -> None:
     if coverage.inexact:
-        _warn_once(name, hash(schema), coverage.inexact[:8])
+        uses = "; ".join(f"{use.pointer} ({use.reason})" for use in coverage.inexact[:8])
+        warn_once("not enforced in a schema", f"{name}: {uses}")
 
 
 def grammar_engine(constraint: ToolCallSpec) -> EngineName:
     """The engine that matches the arguments of a request."""
     return constraint.engine or Server.settings.engines[0]
-
-
-@lru_cache(maxsize=4096)
-def _warn_once(name: str, schema: int, found: tuple[KeywordUse, ...]) -> None:  # noqa: ARG001 - part of the key
-    warn("not enforced in a schema", f"{name}: " + "; ".join(f"{use.pointer} ({use.reason})" for use in found))
 
 
 def require_route() -> None:
@@ -83,18 +76,20 @@ def require_route() -> None:
         )
 
 
+@refusals_noted()
 def refuse_beam_search(extra_args: Any) -> None:
-    """Refuse a constraint beside beam search, whose requests pass neither route, by a ValueError for the client."""
-    try:
-        with refusals_noted():
-            if constraint_in(extra_args) is not None:
-                raise refusal("use_beam_search")
-    except ConstrainedK2Error as error:
-        raise ValueError(str(error)) from error
+    """Refuse a constraint beside beam search, whose requests pass neither route."""
+    if constraint_in(extra_args) is not None:
+        raise refusal("use_beam_search")
 
 
-def check_params(sampling_params: Any, *, first: bool = False) -> CompiledToolCalls | None:
+def check_params(sampling_params: Any, *, first: bool = False, resumable: bool = False) -> CompiledToolCalls | None:
     """Admit sampling parameters: the request compiled over bytes, or None without a constraint.
+
+    Args:
+        sampling_params: vLLM's; the constraint in them is resolved in place.
+        first: True where the request has not been counted yet.
+        resumable: True if the engine core would have to constrain an input stream.
 
     Raises:
         ValueError: With the message for the client; vLLM answers with HTTP 400.
@@ -111,7 +106,7 @@ def check_params(sampling_params: Any, *, first: bool = False) -> CompiledToolCa
             if state is None or state.text is not text or state.compiled is None:
                 constraint = constraint_in(sampling_params.extra_args)
                 assert constraint is not None
-                _refuse_beside(constraint, sampling_params)
+                _refuse_beside(constraint, sampling_params, resumable=resumable)
                 state = RequestState()
                 state.compiled, state.text = compile_tools(constraint, count=first), text
                 if (resolved := state.compiled.resolved_spec) is not constraint:
@@ -119,7 +114,7 @@ def check_params(sampling_params: Any, *, first: bool = False) -> CompiledToolCa
                     sampling_params.extra_args = {**sampling_params.extra_args, XARGS_KEY: state.text}
                 report(state.compiled, first=first)
                 state.enter()
-            _refuse_beside(state.compiled.spec, sampling_params)
+            _refuse_beside(state.compiled.spec, sampling_params, resumable=resumable)
             return state.compiled
     except ConstrainedK2Error as error:
         raise ValueError(str(error)) from error
@@ -133,7 +128,9 @@ def _refuse_unread(extra_args: dict[str, Any] | None) -> None:
         raise refusal("tools[…].format", f"tools[{min(formats)}].format")
 
 
-def _refuse_beside(constraint: ToolCallSpec, sampling_params: Any) -> None:
+def _refuse_beside(constraint: ToolCallSpec, sampling_params: Any, *, resumable: bool) -> None:
+    if resumable:
+        raise refusal("resumable")
     if sampling_params.trace_decode_token_ids:
         raise refusal("trace_decode_token_ids")
     if sampling_params.structured_outputs and is_masked(constraint):
@@ -164,14 +161,10 @@ class Admission:
         if not isinstance(params, SamplingParams):
             return None
         try:
-            admitted = check_params(params)
+            admitted = check_params(params, resumable=self._openings is not None and arguments.get("resumable", False))
         except ValueError as error:
             raise VLLMValidationError(str(error)) from error
-        if admitted is None:
-            return None
-        if self._openings is not None and arguments.get("resumable", False):
-            raise VLLMValidationError(str(refusal("resumable")))
-        if _takes_limits(admitted.spec, params):
+        if admitted is not None and _takes_limits(admitted.spec, params):
             arguments["params"] = take_thinking_budget(params)
         return admitted
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from vllm.tool_parsers.utils import build_responses_tool_call_name_map, get_function_tools
@@ -11,7 +10,7 @@ from constrained_k2.errors import InvalidRequest
 from constrained_k2.request.tools import Tool
 from constrained_k2.threads.interruptible import yield_gil
 from constrained_k2.vllm_plugin.api_server.refusals import refusal
-from constrained_k2.vllm_plugin.shared.log import warn
+from constrained_k2.vllm_plugin.shared.log import warn_once
 from constrained_k2.vllm_plugin.shared.settings import ALLOWED_TOOLS_KEY, TEXT_FORMATS_KEY
 
 _SHOWN = ("function", "custom", "namespace")
@@ -77,7 +76,7 @@ def declared_in(functions: Sequence[Any]) -> list[Tool]:
 def report_left_out(request: Any) -> None:
     """Log, once a type, the tools of a request that are not in its prompt, so that no call of them is allowed."""
     for kind in _left_out(request.tools or ()):
-        _warn_once(kind)
+        warn_once("not in the prompt and not callable", f"tools of type {kind}")
 
 
 def set_default_choice(request: Any) -> None:
@@ -129,8 +128,3 @@ def _left_out(tools: Sequence[Any]) -> Iterator[str]:
             yield tool.type
         elif tool.type == "namespace":
             yield from (f"{inner.type} in a namespace" for inner in tool.tools if inner.type != "function")
-
-
-@lru_cache(maxsize=64)
-def _warn_once(kind: str) -> None:
-    warn("not in the prompt and not callable", f"tools of type {kind}")

@@ -47,7 +47,6 @@ def _rewritten(value: Any, rewrite: Callable[[dict[str, Any]], list[Any]]) -> li
 
 
 def _message(new: dict[str, Any]) -> list[Any]:
-    """The message of a chat message."""
     role, calls = new.get("role"), new.get("tool_calls")
     if role == "assistant":
         read_reasoning(new, "", TextRepairs(_NO_SPECIALS))

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any
 
-from fastapi import HTTPException
+from fastapi import HTTPException, Request
 from fastapi.responses import JSONResponse
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
@@ -65,13 +65,13 @@ class BodyMiddleware:
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self._app = app
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Callable[..., Any]) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Callable[..., Any]) -> None:
         """Serve one connection."""
         if scope["type"] == "http" and scope["method"] == "POST":
             path = scope["path"].removesuffix("/render")
             found = next((endpoint for end, endpoint in _ENDPOINTS.items() if path.endswith(end)), None)
             if found is not None or path.endswith(_ANY_ENDPOINT):
-                receive = _whole_body(receive, found)
+                receive = _whole_body(scope, receive, found)
         try:
             await self._app(scope, receive, send)
         except _Refused as error:  # another middleware has read the body: vLLM's handlers of exceptions are behind it
@@ -136,7 +136,7 @@ def _without_formats(body: dict[str, Any], *, is_chat: bool) -> dict[str, Any]:
     return body
 
 
-def _whole_body(receive: Receive, endpoint: Endpoint | None) -> Receive:
+def _whole_body(scope: Message, receive: Receive, endpoint: Endpoint | None) -> Receive:
     """The messages of a connection, with the whole body in one; ``endpoint`` None: the body's fields tell it."""
     is_read = False
 
@@ -144,16 +144,9 @@ def _whole_body(receive: Receive, endpoint: Endpoint | None) -> Receive:
         nonlocal is_read
         if is_read:
             return await receive()
-        parts: list[bytes] = []
-        while True:
-            message = await receive()
-            if message["type"] != "http.request":  # the client is gone
-                return message
-            parts.append(message.get("body", b""))
-            if not message.get("more_body", False):
-                break
+        given = await Request(scope, receive).body()  # raises ClientDisconnect, as vLLM's own reading does
         is_read = True
-        return {"type": "http.request", "body": await _checked(b"".join(parts), endpoint), "more_body": False}
+        return {"type": "http.request", "body": await _checked(given, endpoint), "more_body": False}
 
     return received
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from pydantic import PrivateAttr
+from pydantic import Field
 from vllm.entrypoints.generate.base.protocol import DeltaMessage, ExtractedToolCallInformation, FunctionCall
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.exceptions import VLLMValidationError
@@ -35,12 +35,7 @@ _PROMPT_END = 16  # tokens; more than vLLM's detokenizers look back
 class LastDelta(DeltaMessage):
     """The last delta of a stream in which a call was begun, and cut off or declined."""
 
-    _ending: Ending = PrivateAttr(default=Ending())
-
-    @property
-    def ending(self) -> Ending:
-        """The end of the choice."""
-        return self._ending
+    ending: Ending = Field(default=Ending(), exclude=True)  # of the choice
 
 
 class KimiK2ToolParser(ToolParser):
@@ -156,20 +151,14 @@ class ParsingByTokenId:
             return super().parse_delta(text, ids, request, prompt_token_ids, finished=finished)  # type: ignore[misc]
         events = self._read(delta_token_ids, delta_text, request, finished=finished)
         is_last = finished and self._ending != Ending()
-        if not (events or is_last):
-            return None
         reasoning, content = texts_of(events)
         calls = call_deltas(self._whole_calls(events) if self._whole_calls_only else events)
         if not request.include_reasoning:
             reasoning = ""
         if not (reasoning or content or calls or is_last):
             return None
-        delta = (LastDelta if is_last else DeltaMessage)(
-            reasoning=reasoning or None, content=content or None, tool_calls=calls
-        )
-        if isinstance(delta, LastDelta):
-            delta._ending = self._ending  # noqa: SLF001 - a field would be sent
-        return delta
+        shown = {"reasoning": reasoning or None, "content": content or None, "tool_calls": calls}
+        return LastDelta(**shown, ending=self._ending) if is_last else DeltaMessage(**shown)
 
     def _reads(self, request: Any) -> bool:
         """True if this class reads the answer; else it is free text without calls, and vLLM's parsers read it.
@@ -238,7 +227,6 @@ class ParsingByTokenId:
         return events
 
     def _begun(self, request: Any) -> ToolCallParser:
-        """The parser of an answer."""
         constrained = carries_constraint(request.vllm_xargs)
         functions = self._functions_of(request)
         if not self.vocabulary.format.counts_dialog:

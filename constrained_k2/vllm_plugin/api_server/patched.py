@@ -7,7 +7,6 @@ cut off. The parser's findings arrive in a stream by the delta's class, for a wh
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from functools import wraps
 from inspect import signature
 from typing import Any
 
@@ -28,29 +27,24 @@ from constrained_k2.vllm_plugin.start.entry import ADMISSION
 from constrained_k2.vllm_plugin.start.patch import wrapper
 
 
-def preprocess_chat(original: Any) -> Any:
+@wrapper
+async def preprocess_chat(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Repair messages and tools, and compile the tools, if the server uses our tool parser."""
-    parameters = signature(original)
-
-    @wraps(original)
-    async def prepared(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not parses_with_us(self.parser):
-            return await original(self, *args, **kwargs)
-        call = parameters.bind(self, *args, **kwargs)
-        request = call.arguments["request"]
-        set_default_choice(request)
-        tokenizer = self.renderer.get_tokenizer()
-        if vocabulary_of(tokenizer).format.argument_encoding == "xtml":
-            state = repair.prepare(call.arguments, None, None)
-        else:
-            template = repair.template_of(call.arguments, tokenizer, self.model_config)
-            state = repair.prepare(call.arguments, repair.specials_of(tokenizer), template)
-        with state.rendering(request):
-            thinking = request_hook.may_think(self.parser, tokenizer)
-            await request_hook.precompile(request, state, thinking=thinking)
-            return await original(*call.args, **call.kwargs)
-
-    return prepared
+    if not parses_with_us(self.parser):
+        return await original(self, *args, **kwargs)
+    call = signature(original).bind(self, *args, **kwargs)
+    request = call.arguments["request"]
+    set_default_choice(request)
+    tokenizer = self.renderer.get_tokenizer()
+    if vocabulary_of(tokenizer).format.argument_encoding == "xtml":
+        state = repair.prepare(call.arguments, None, None)
+    else:
+        template = repair.template_of(call.arguments, tokenizer, self.model_config)
+        state = repair.prepare(call.arguments, repair.specials_of(tokenizer), template)
+    with state.rendering(request):
+        thinking = request_hook.may_think(self.parser, tokenizer)
+        await request_hook.precompile(request, state, thinking=thinking)
+        return await original(*call.args, **call.kwargs)
 
 
 @wrapper
@@ -64,23 +58,18 @@ def postprocess_messages(original: Any, messages: list[Any]) -> None:
         original(messages)
 
 
-def process_inputs(original: Any) -> Any:
+@wrapper
+def process_inputs(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Check a request, take over its limits on tokens, and tag it for the engine core."""
-    parameters = signature(original)
-
-    @wraps(original)
-    def admitted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        admission = getattr(self, ADMISSION, None)
-        if admission is None:
-            return original(self, *args, **kwargs)
-        call = parameters.bind(self, *args, **kwargs)
-        compiled = admission.check(call.arguments)
-        request = original(*call.args, **call.kwargs)
-        if compiled is not None:
-            admission.constrain(request, compiled)
-        return request
-
-    return admitted
+    admission = getattr(self, ADMISSION, None)
+    if admission is None:
+        return original(self, *args, **kwargs)
+    call = signature(original).bind(self, *args, **kwargs)
+    compiled = admission.check(call.arguments)
+    request = original(*call.args, **call.kwargs)
+    if compiled is not None:
+        admission.constrain(request, compiled)
+    return request
 
 
 CORRECTED = ("stop", "tool_calls")

@@ -1,4 +1,4 @@
-"""The state of one request in the process that admits it: what was read, and how its answer ended."""
+"""One request's state in the API server: its compiled constraint, and how its answer ended."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -88,41 +88,40 @@ class RequestState:
             self.exact_arguments = False
 
     def add_diagnostics(self, choice: Any, declined: str | None = None) -> None:
-        """Say of a choice that a call was declined, with the beginning of the name that was written.
+        """Set ``constrained_k2`` of a choice: the declined call, and diagnostics if the client asked for them.
 
-        Add to the last piece of a choice, where the client asked for it, how the schemas of its calls are enforced.
-
-        Asked for by ``"vllm_xargs": {"constrained_k2_diagnostics": "on"}``. On vLLM 0.33 only whole answers have them:
-        there a stream's choices pass no function that knows the request.
+        Args:
+            choice: vLLM's, of a whole answer, or the next piece of one in a stream.
+            declined: The beginning of the name that was written; None if no call was declined.
         """
-        if declined is not None:
-            choice.constrained_k2 = {"declined_call": declined}
-        if self.diagnosed_engine is None or self.compiled is None:
-            return
+        found: dict[str, Any] = {} if declined is None else {"declined_call": declined}
+        if self.diagnosed_engine is not None and self.compiled is not None:
+            found |= self._diagnostics(choice, self.diagnosed_engine, self.compiled)
+        if found:
+            choice.constrained_k2 = found
+
+    def _diagnostics(self, choice: Any, grammar_engine: str, compiled: CompiledToolCalls) -> dict[str, Any]:
+        """The enforcement of the schemas of a choice's calls; empty but for the last piece of a stream.
+
+        On vLLM 0.33 only whole answers have it: there a stream's choices pass no function that knows the request.
+        """
         called = self._called.setdefault(choice.index, {})
         shown = choice.message if hasattr(choice, "message") else choice.delta
         names = (call.function.name for call in shown.tool_calls or () if call.function is not None)
         called |= dict.fromkeys(filter(None, names))
-        if choice.finish_reason is not None:
-            declared = {tool.name for tool in self.compiled.spec.tools}
-            choice.constrained_k2 = ({} if declined is None else choice.constrained_k2) | {
-                "grammar_engine": self.diagnosed_engine,
-                "tool_choice": self.compiled.spec.choice,
-                "tools_called": {
-                    name: _diagnostics(
-                        coverage_of_tool(self.compiled, name),
-                        self.compiled.coverage(name),
-                        self.compiled.compile_seconds.get(name),
-                    )
-                    for name in called
-                    if name in declared
-                },
-            }
-            answer = self.compiled.answer_grammar
-            if answer is not None and not called:
-                choice.constrained_k2["answer"] = _diagnostics(
-                    covered(answer.coverage), answer.coverage, self.compiled.compile_seconds.get(ANSWER)
-                )
+        if choice.finish_reason is None:
+            return {}
+        seconds, declared = compiled.compile_seconds, {tool.name for tool in compiled.spec.tools}
+        tools = {
+            name: _enforcement(coverage_of_tool(compiled, name), compiled.coverage(name), seconds.get(name))
+            for name in called
+            if name in declared
+        }
+        found = {"grammar_engine": grammar_engine, "tool_choice": compiled.spec.choice, "tools_called": tools}
+        answer = compiled.answer_grammar
+        if answer is not None and not called:
+            found["answer"] = _enforcement(covered(answer.coverage), answer.coverage, seconds.get(ANSWER))
+        return found
 
 
 def calls_before(request: Any) -> int:
@@ -132,7 +131,7 @@ def calls_before(request: Any) -> int:
     return count_history_tool_calls(request) if known is None else known
 
 
-def _diagnostics(level: Covered, coverage: Coverage, seconds: float | None) -> dict[str, Any]:
+def _enforcement(level: Covered, coverage: Coverage, seconds: float | None) -> dict[str, Any]:
     relaxed = coverage.relaxed
     return {
         "coverage": level,

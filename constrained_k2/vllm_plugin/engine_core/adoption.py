@@ -20,7 +20,7 @@ from constrained_k2.vllm_plugin.shared.byte_compiler import SLOW_SECONDS, admit_
 from constrained_k2.vllm_plugin.shared.constraint import fields_in, finish_reserve_in, tag
 from constrained_k2.vllm_plugin.shared.counters import Adopted, Left, engine_counters
 from constrained_k2.vllm_plugin.shared.flags import XARGS_KEY
-from constrained_k2.vllm_plugin.shared.log import warn
+from constrained_k2.vllm_plugin.shared.log import warn, warn_once
 from constrained_k2.vllm_plugin.shared.openings import begins_turn, count_calls
 from constrained_k2.vllm_plugin.shared.route import STRICT_LEVEL_FLAG
 from constrained_k2.vllm_plugin.shared.settings import CONSTRAINT_KEYS, OFF, ON, REPEATED_CALLS_KEY, Route, settings_in
@@ -37,7 +37,6 @@ class Adoption:
         self._is_tagged_here = route == "structured_output"  # else the workers read the constraint
         self._reasons = bool(vllm_config.structured_outputs_config.reasoning_parser)
         self._declarations = declarations_of(vocabulary)
-        self._has_hinted = False
 
     def adopt(self, request: Any) -> None:
         """Write the constraint of an ``EngineCoreRequest`` that carries none into it, if it can be read."""
@@ -46,8 +45,7 @@ class Adoption:
             return
         reason: Left = "option"
         try:
-            _refuse_options(request)
-            self._refuse_continued(request.prompt_token_ids)
+            self._refuse_options(request)
             reason = "format"
             body = self._body(request, source)
             reason = "tools"
@@ -70,10 +68,9 @@ class Adoption:
             return None
         if self._settings.adopt == "prompt":
             return "prompt"
-        if not self._has_hinted and _switch(request.sampling_params) != OFF:
-            self._has_hinted = True
+        if _switch(request.sampling_params) != OFF:
             hint = f"Start the server with {STRICT_LEVEL_FLAG}, or with the setting adopt: 'prompt'"
-            warn("a request that declares tools came without a structural tag and is not constrained", hint)
+            warn_once("a request that declares tools came without a structural tag and is not constrained", hint)
         return None
 
     def _declares_tools(self, ids: Sequence[int] | None) -> bool:
@@ -115,8 +112,14 @@ class Adoption:
         else:
             params.structured_outputs = None
 
-    def _refuse_continued(self, ids: Sequence[int]) -> None:
-        if not begins_turn(ids, self._vocabulary):
+    def _refuse_options(self, request: Any) -> None:
+        if _switch(request.sampling_params) == OFF:
+            raise InvalidRequest("the request switches the constraint off", f"vllm_xargs.{XARGS_KEY}")
+        if not request.prompt_token_ids:
+            raise InvalidRequest("the prompt has no token ids, so the index of the first call is unknown", "prompt")
+        if request.resumable or request.sampling_params.trace_decode_token_ids:
+            raise InvalidRequest("resumable and trace_decode_token_ids cannot be combined with tools", "request")
+        if not begins_turn(request.prompt_token_ids, self._vocabulary):
             raise InvalidRequest("the prompt ends inside reasoning or a call: it cannot be adopted", "prompt")
 
     def _may_think(self, ids: Sequence[int]) -> bool:
@@ -129,15 +132,6 @@ class Adoption:
     def _leave(self, request: Any, reason: Left, problem: str) -> None:
         engine_counters.left[reason] += 1
         warn(f"a request is left to vLLM, {reason}", f"{request.request_id}: {problem}")
-
-
-def _refuse_options(request: Any) -> None:
-    if _switch(request.sampling_params) == OFF:
-        raise InvalidRequest("the request switches the constraint off", f"vllm_xargs.{XARGS_KEY}")
-    if not request.prompt_token_ids:
-        raise InvalidRequest("the prompt has no token ids, so the index of the first call is unknown", "prompt")
-    if request.resumable or request.sampling_params.trace_decode_token_ids:
-        raise InvalidRequest("resumable and trace_decode_token_ids cannot be combined with tools", "request")
 
 
 def _switch(params: Any) -> Any:

@@ -3,34 +3,24 @@
 vLLM's Rust front end shows no metrics of plugins.
 """
 
-import threading
 from collections.abc import Callable
 from contextlib import suppress
+from threading import Lock, Timer
 
 from constrained_k2.vllm_plugin.shared.counters import engine_counters
 from constrained_k2.vllm_plugin.shared.log import logger
 
 
-def start_timer(seconds: float, function: Callable[[], None]) -> None:
-    """Run a function in a thread some seconds later, unless the process ends first."""
-    timer = threading.Timer(seconds, function)
-    timer.daemon = True
-    timer.start()
-
-
 class AdoptionLog:
-    """Logs the counts of other front ends' requests, if they have changed, at most once in ``seconds``.
+    """Logs the counts of other front ends' requests, if they have changed, at most once in ``seconds``."""
 
-    ``start`` is :func:`start_timer`.
-    """
-
-    def __init__(self, seconds: float = 60.0, start: Callable[[float, Callable[[], None]], None] = start_timer) -> None:
+    def __init__(self, seconds: float = 60.0, timer: Callable[..., Timer] = Timer) -> None:
         self._seconds = seconds
-        self._start = start
+        self._timer = timer
         self._requests = self._constrained = 0
         self._logged = _counts()
         self._is_waiting = False  # the last line is not that old yet
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def add_request(self, *, is_constrained: bool) -> None:
         """Count a request that has arrived."""
@@ -47,7 +37,9 @@ class AdoptionLog:
                 return
             self._log()
             with suppress(RuntimeError):  # no more threads: the next change is logged at once
-                self._start(self._seconds, self._go_on)
+                timer = self._timer(self._seconds, self._go_on)
+                timer.daemon = True
+                timer.start()
                 self._is_waiting = True
 
     def _go_on(self) -> None:

@@ -1,4 +1,4 @@
-"""Intake of the engine core: checks or adopts every request without the tag of our front end.
+"""Takes in requests in the engine core: checks or adopts those that our API server has not tagged.
 
 A request that our front end has checked arrives tagged. One with a constraint in ``vllm_xargs`` that is not tagged has
 passed no front end of ours: the engine core checks it. All other requests are for :class:`.adoption.Adoption`.
@@ -10,7 +10,7 @@ from typing import Any
 
 from vllm import SamplingParams
 
-from constrained_k2.errors import ConstrainedK2Error, InvalidRequest
+from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.vllm_plugin.engine_core.adoption import Adoption
 from constrained_k2.vllm_plugin.engine_core.adoption_log import AdoptionLog
 from constrained_k2.vllm_plugin.shared.byte_compiler import (
@@ -111,8 +111,7 @@ def check(params: SamplingParams, settings: Settings) -> list[int]:
         ConstrainedK2Error: The request cannot be constrained.
     """
     constraint = constraint_in(params.extra_args)
-    if constraint is None:
-        raise InvalidRequest("the request is tagged, but carries no tools", "vllm_xargs")
+    assert constraint is not None  # only such requests are checked
     finish_reserve_in(params.extra_args, 0)
     checked = admit_in_engine_core(constraint, settings)
     if (resolved := checked.resolved_spec) is not constraint:

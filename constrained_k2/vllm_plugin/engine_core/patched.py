@@ -67,7 +67,6 @@ class ConstrainingScheduler:
         return stats
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Count the declined call of a finished request, or the calls of one that was not constrained."""
         manager = self.structured_output_manager
         if isinstance(manager, ConstrainedOutputManager):
             manager.end(request)

@@ -1,4 +1,4 @@
-"""Draft tokens by the grammar: which servers have them, and whose drafts run beside a model.
+"""Decides whether the grammar proposes draft tokens, and which to run: its own or a draft model's.
 
 vLLM asks a proposer in the workers, which know tokens but no grammars. The matchers are in the engine core, so their
 drafts are made there, where vLLM has drafts checked against the grammar:

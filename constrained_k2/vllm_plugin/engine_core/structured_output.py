@@ -1,9 +1,9 @@
-"""Our matcher inside the engine core, as one more structured-output backend of vLLM.
+"""Extends vLLM's manager of structured outputs: constrained requests get this package's grammar.
 
-vLLM picks a backend by name from a closed set, one an engine. So our requests are tagged, after vLLM's own validation,
-and the engine core makes a :class:`ConstrainedOutputManager`: it gives tagged requests our grammar and leaves all
-others to vLLM. Scheduling, overlap with the forward pass, draft validation, rollback and the masks' way to all ranks
-are vLLM's.
+vLLM picks a backend by name from a closed set, one for each engine. So our requests are tagged, after vLLM's own
+validation, and the engine core makes a :class:`ConstrainedOutputManager`: it gives tagged requests our grammar and
+leaves all others to vLLM. Scheduling, overlap with the forward pass, draft validation, rollback and the masks' way to
+all ranks are vLLM's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -96,28 +96,27 @@ class ConstrainedOutputManager(StructuredOutputManager):
             drafts: Their draft tokens; -1 where one is illegal: the rows after it have no mask.
         """
         examined = self._examined_rows(requests, ids, drafts) if self._sampler.begin_step() else []
-        named = self._named_rows(ids) if self._named else []
+        named = self._named_rows(ids) if self._named else {}
         return planned_ids(ids, examined, named) if examined or named else ids
 
     def _examined_rows(
         self, requests: Mapping[str, Any], ids: Sequence[str], drafts: Mapping[str, Sequence[int]]
     ) -> list[PlannedRow]:
         rows: list[PlannedRow] = []
-        for number, request_id in enumerate(ids):
+        for request_id in ids:
             grammar = _grammar_of(requests[request_id])
             if grammar is not None and grammar.matcher is not None:
-                rows += rows_of(number, drafts.get(request_id, ()), request_id)
+                rows += rows_of(request_id, drafts.get(request_id, ()))
         return self._sampler.choose(rows)
 
-    def _named_rows(self, ids: Sequence[str]) -> list[NamedRow]:
+    def _named_rows(self, ids: Sequence[str]) -> dict[PlannedRow, NamedRow]:
         """The rows of the step's masks that write functions' names."""
-        numbers = {request_id: number for number, request_id in enumerate(ids)}
-        found = []
+        scheduled, found = set(ids), dict[PlannedRow, NamedRow]()
         for grammar, position, call, intent in self._named:
-            name, matcher = grammar.request_id, grammar.matcher
-            if matcher is not None and name in numbers:  # its drafts are taken back by now
-                row = PlannedRow(numbers[name], position - matcher.num_tokens, name)
-                found.append(NamedRow(row, None if row.offset else (name, call), intent))
+            request_id, matcher = grammar.request_id, grammar.matcher
+            if matcher is not None and request_id in scheduled:
+                offset = position - matcher.num_tokens  # its drafts are taken back by now
+                found[PlannedRow(request_id, offset)] = NamedRow(None if offset else (request_id, call), intent)
         return found
 
     def end(self, request: Any) -> None:
@@ -172,8 +171,7 @@ class ConstrainedOutputManager(StructuredOutputManager):
             if precompile is None:
                 precompile = check(params, self._factory.settings)
             compiled = self._factory.compile(params)
-            if compiled is None:
-                raise InvalidRequest("the request is tagged, but carries no tools", "vllm_xargs")  # noqa: TRY301
+            assert compiled is not None  # only requests with a constraint are tagged
             compiled.check_all(precompile)
             prompt = PromptInfo(request.num_prompt_tokens, ids[-PROMPT_END:] if ids else ())
             matcher = self._factory.matcher(compiled, prompt, params)

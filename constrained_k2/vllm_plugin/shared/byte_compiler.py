@@ -1,4 +1,4 @@
-"""Compiles a request's tools over the 256 bytes, to decide whether it can be constrained.
+"""Compiles a request's tools over the 256 bytes, to decide whether the request can be constrained.
 
 Schemas on the fast path (:mod:`~constrained_k2.schema.fast_path`) are not compiled here. Whether a grammar can be built
 does not depend on the vocabulary, and one of bytes costs nothing to set up.

@@ -1,4 +1,4 @@
-"""Reads the constraint that a request's sampling parameters carry, and tags checked requests.
+"""Reads a request's constraint from its sampling parameters, and tags it for the engine core.
 
 Front end, engine core and workers read it by this code.
 """

@@ -1,4 +1,4 @@
-"""Counts masks, and the time that they take, in the process that computes them."""
+"""Counters of a process that computes masks: masks and their time, grammars, adopted requests, calls."""
 
 import os
 import secrets
@@ -53,14 +53,15 @@ class EngineCounters:
         return f"{self.id}-{os.getpid()}"
 
     def snapshot(self) -> dict[str, Any]:
-        """The totals as plain values for any serializer."""
+        """The totals as plain values for any serializer, by the metric's name and, behind a space, its label."""
         grammars = self.grammars.snapshot()
-        totals: dict[str, float] = {name: getattr(self, name) for name in _COUNTS}
-        totals |= {name: grammars[name] for name in ("hits", "compiled", "empty_masks", "late_refusals")}
-        totals |= {f"adopted_{source}": count for source, count in self.adopted.items()}
-        totals |= {f"left_{reason}": count for reason, count in self.left.items()}
-        for kind, masks in (("constant", self.constant), ("header", self.header), ("arguments", self.arguments)):
-            totals |= {f"{kind}_rows": masks.rows, f"{kind}_seconds": masks.seconds}
+        totals: dict[str, float] = {metric: getattr(self, name) for name, metric in _METRICS.items()}
+        totals |= {name: grammars[name] for name in ("empty_masks", "late_refusals")}
+        totals |= {"grammar_lookups hit": grammars["hits"], COMPILED: grammars["compiled"]}
+        totals |= {f"adopted_requests {source}": count for source, count in self.adopted.items()}
+        totals |= {f"left_requests {reason}": count for reason, count in self.left.items()}
+        for phase, masks in (("constant", self.constant), ("header", self.header), ("arguments", self.arguments)):
+            totals |= {f"masked_rows {phase}": masks.rows, f"mask_seconds {phase}": masks.seconds}
         return {"source": self.source, "totals": totals, "recent": grammars["recent"]}
 
     def count_ignored_limit(self) -> None:
@@ -68,7 +69,16 @@ class EngineCounters:
         self.ignored_limits += 1
 
 
-_COUNTS = [each.name for each in fields(EngineCounters) if each.type is int]
+_METRICS = {each.name: each.name for each in fields(EngineCounters) if each.type is int} | {
+    "ended_early": "ended_early_requests",
+    "ignored_limits": "ignored_limit_rows",
+    "examined_rows": "examined_tokens",
+    "changed_rows": "masked_argmax_tokens",
+}
+"""The metrics of plain counts."""
+
+COMPILED = "grammar_lookups miss"
+"""The total of compilations, whose times are in a snapshot too."""
 
 engine_counters = EngineCounters()
 """This process's counters; global, since the publisher holds no reference to the processor or backend that masks."""

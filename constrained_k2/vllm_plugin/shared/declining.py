@@ -1,4 +1,4 @@
-"""Declines calls that are unlikely to mean a declared function, in the process that has the logits."""
+"""Drops (declines) calls by changing logits, if declared function names are improbable."""
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence

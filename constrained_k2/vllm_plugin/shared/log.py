@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import lru_cache
 
 logger = logging.getLogger("vllm.constrained_k2")  # vLLM's servers show no warnings of other loggers
 
@@ -48,6 +49,12 @@ def warn(what: str, text: str) -> None:
     if dropped is not None:
         more = f" ({dropped} more before)" if dropped else ""
         logger.warning("constrained_k2: %s%s: %s", what, more, in_one_line(text))
+
+
+@lru_cache(maxsize=4096)
+def warn_once(what: str, text: str) -> None:
+    """Log one line as :func:`warn` does, unless this process has logged it before."""
+    warn(what, text)
 
 
 def in_one_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The tokens that open a section of tool calls, a call, or a turn.
+"""Finds in token ids, or forbids, the beginnings of tool calls; checks that a prompt begins a turn.
 
 Kimi K2 has a marker for each. Kimi K3's marker opens every tag, so that the tag's name tells them apart; a name may be
 written in any tokens.

@@ -11,7 +11,6 @@ from constrained_k2.errors import InvalidRequest
 from constrained_k2.vllm_plugin.shared.flags import (
     PACKAGE,
     TOOL_PARSER_NAME,
-    TOOL_PARSER_NAMES,
     XARGS_KEY,
     has_our_logits_processor,
 )
@@ -77,14 +76,12 @@ def refuse_rust_front_end(args: Any) -> None:
 
 
 def choose_route(args: Any) -> None:
-    """Write the structured-output route into a server's arguments where our tool parser is chosen and no route is.
+    """Write the structured-output route into the arguments of a server with our tool parser, if they name no route.
 
     ``additional_config`` reaches every process of the server; the name of the tool parser does not.
     """
     additional = getattr(args, "additional_config", None) or {}
-    if getattr(args, "tool_call_parser", None) not in TOOL_PARSER_NAMES or not isinstance(additional, dict):
-        return
-    ours = additional.get(XARGS_KEY, {})
+    ours = additional.get(XARGS_KEY, {}) if isinstance(additional, dict) else None
     processors = getattr(args, "logits_processors", None)
     if isinstance(ours, dict) and "route" not in ours and not has_our_logits_processor(processors):
         args.additional_config = additional | {XARGS_KEY: ours | {"route": "structured_output"}}

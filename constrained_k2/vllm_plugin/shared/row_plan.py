@@ -1,15 +1,16 @@
-"""Plans which masked rows of a step a worker examines: rows of function names, and a sample of all.
+"""Chooses the masked rows of logits that a worker examines: function names, and a sample of all.
 
 The process that knows the positions of the rows plans them. On the structured-output route this is the engine core. Its
 plan travels to the workers with the masks, attached to the requests' ids, the only objects that each of vLLM's model
 runners passes to the function that applies masks. On the logits-processor route the worker itself plans.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self, TypeVar
 
 from constrained_k2.turn.intent import Intent
 
+T = TypeVar("T")
 INTERVAL = 16
 """The number of masked steps of which one is sampled."""
 
@@ -18,64 +19,58 @@ SAMPLED_ROWS = 4
 
 
 class PlannedRow(NamedTuple):
-    """A row of a step, by the number of its request and of the draft token before it.
+    """A masked row of a step: its request, and the number of the request's draft tokens before the row."""
 
-    Attributes:
-        request: The request's number among those of the step; under a logits processor, the row of the logits.
-        offset: The row's number among those of its request: the number of drafts before it.
-        request_id: The engine's; empty under a logits processor.
-    """
-
-    request: int
+    request_id: str
     offset: int
-    request_id: str = ""
 
 
 class NamedRow(NamedTuple):
-    """A row that writes a function's name.
+    """The decision about a row that writes a function's name.
 
     Attributes:
-        planned: The row.
         call: The call that the name belongs to; None behind a draft, which may not be accepted.
         intent: What decides whether it is made.
     """
 
-    planned: PlannedRow
     call: Hashable | None
     intent: Intent
 
 
 class PlannedId(str):
-    """The id of a structured-output request, with its rows that are examined, and those that write names."""
+    """The id of a structured-output request, with the offsets of its rows that are examined or write names."""
 
-    __slots__ = ("named", "plan")
-    plan: list[PlannedRow]
-    named: list[NamedRow]
+    __slots__ = ("examined", "named")
+    examined: list[int]
+    named: dict[int, NamedRow]
 
-    def __new__(cls, request_id: str, plan: Sequence[PlannedRow] = (), named: Sequence[NamedRow] = ()) -> Self:
+    def __new__(
+        cls, request_id: str, examined: Iterable[int] = (), named: Mapping[int, NamedRow] | None = None
+    ) -> Self:
         """An id equal to the given one."""
         made = super().__new__(cls, request_id)
-        made.plan, made.named = list(plan), list(named)
+        made.examined, made.named = list(examined), dict(named or {})
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PlannedId, (str(self), self.plan, self.named)
+        return PlannedId, (str(self), self.examined, self.named)
 
 
-def planned_ids(ids: Sequence[str], plan: Sequence[PlannedRow], named: Sequence[NamedRow]) -> list[str]:
+def planned_ids(ids: Sequence[str], examined: Iterable[PlannedRow], named: Mapping[PlannedRow, NamedRow]) -> list[str]:
     """The ids of a step's requests, each with its rows."""
     found = {request_id: PlannedId(request_id) for request_id in ids}
-    for row in plan:
-        found[row.request_id].plan.append(row)
-    for each in named:
-        found[each.planned.request_id].named.append(each)
-    return [each if each.plan or each.named else str(each) for each in found.values()]
+    for request_id, offset in examined:
+        found[request_id].examined.append(offset)
+    for (request_id, offset), row in named.items():
+        found[request_id].named[offset] = row
+    return [each if each.examined or each.named else str(each) for each in found.values()]
 
 
-def plans_of(ids: Sequence[str]) -> tuple[list[PlannedRow], list[NamedRow]]:
-    """The rows that come with some of these ids."""
+def plans_of(ids: Sequence[str]) -> tuple[list[PlannedRow], dict[PlannedRow, NamedRow]]:
+    """The rows that come with some of these ids: those to examine, and those that write names."""
     planned = [each for each in ids if isinstance(each, PlannedId)]
-    return [row for each in planned for row in each.plan], [row for each in planned for row in each.named]
+    examined = [PlannedRow(str(each), offset) for each in planned for offset in each.examined]
+    return examined, {PlannedRow(str(each), offset): row for each in planned for offset, row in each.named.items()}
 
 
 class RowSampler:
@@ -91,16 +86,16 @@ class RowSampler:
         self._steps += 1
         return bool(self._interval) and self._steps % self._interval == 0
 
-    def choose(self, rows: Sequence[PlannedRow]) -> list[PlannedRow]:
+    def choose(self, rows: Sequence[T]) -> list[T]:
         """The rows of a sampled step to examine, of all that may be."""
         first, count = self._first, len(rows)
         self._first += SAMPLED_ROWS
         return [rows[(first + number) % count] for number in range(min(SAMPLED_ROWS, count))]
 
 
-def rows_of(request: int, drafts: Sequence[int], request_id: str = "") -> Iterator[PlannedRow]:
+def rows_of(request_id: str, drafts: Sequence[int]) -> Iterator[PlannedRow]:
     """A request's rows in one step: the next token's, and one after each draft before the first that is illegal."""
     for offset in range(len(drafts) + 1):
         if offset and drafts[offset - 1] < 0:
             return
-        yield PlannedRow(request, offset, request_id)
+        yield PlannedRow(request_id, offset)

@@ -1,4 +1,4 @@
-"""Examines masked rows in the process that has the logits: does the mask forbid the likeliest token?
+"""Examines rows of logits before and after masking: did the mask forbid the likeliest token?
 
 Reading a row of the logits takes a GPU some microseconds and a CPU most of a millisecond; so only some rows of some
 steps are examined (:mod:`constrained_k2.vllm_plugin.shared.row_plan`).
@@ -14,7 +14,6 @@ import torch
 
 from constrained_k2.kernels.examination import after_mask, before_mask
 from constrained_k2.vllm_plugin.shared.counters import EngineCounters, engine_counters
-from constrained_k2.vllm_plugin.shared.row_plan import PlannedRow
 
 About = TypeVar("About")
 STEPS = 64
@@ -60,24 +59,21 @@ class PendingCopies(Generic[About]):
 
 
 class RowProbe:
-    """Examines the rows of a plan; :meth:`count` counts those whose results have come, from any thread."""
+    """Examines rows of logits; :meth:`count` counts those whose results have come, from any thread."""
 
     def __init__(self, counters: EngineCounters = engine_counters) -> None:
         self._counters = counters
         self._results = PendingCopies[None]()
 
     @contextmanager
-    def around(
-        self, logits: torch.Tensor, rows: Sequence[int] | torch.Tensor, plan: list[PlannedRow]
-    ) -> Iterator[None]:
+    def around(self, logits: torch.Tensor, rows: Sequence[int] | torch.Tensor) -> Iterator[None]:
         """Examine rows of ``[rows, width]`` before and after they are masked, which is done within.
 
         Args:
             logits: The logits, masked in place.
-            rows: Which row each of the plan is; -1 for none. A tensor is int64, on the device.
-            plan: At most :data:`SAMPLED_ROWS`.
+            rows: At most :data:`SAMPLED_ROWS` of their rows; -1 for none. A tensor is int64, on the device.
         """
-        if not plan:
+        if not len(rows):
             yield
             return
         if not isinstance(rows, torch.Tensor):

@@ -31,12 +31,9 @@ def take_thinking_budget(params: SamplingParams) -> SamplingParams:
 
     vLLM refuses a thinking budget on a server without a reasoning parser.
     """
-    limits, budget = TokenLimits(), params.thinking_token_budget
-    if budget is not None:
-        limits = TokenLimits(thinking_token_budget=min(budget, _NO_LIMIT))
-    taken = copy(params)
+    taken, budget = copy(params), params.thinking_token_budget
     taken.thinking_token_budget = None
-    _carry(taken, limits)
+    _carry(taken, TokenLimits(thinking_token_budget=None if budget is None else min(budget, _NO_LIMIT)))
     return taken
 
 

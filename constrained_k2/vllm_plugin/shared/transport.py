@@ -1,4 +1,4 @@
-"""Carries the totals of every process that counts masks to the process that exposes them.
+"""Carries the counters of workers and the engine core to the API server, which exposes them.
 
 A worker in a process of its own (tensor or pipeline parallelism) adds its totals to the pickled ``ModelRunnerOutput``
 of the one rank whose output is used. The engine core adds what is new of all totals to the ``SchedulerStats`` for one
@@ -14,7 +14,7 @@ from typing import Any
 
 from vllm.v1.metrics.stats import SchedulerStats
 
-from constrained_k2.vllm_plugin.shared.counters import engine_counters
+from constrained_k2.vllm_plugin.shared.counters import COMPILED, engine_counters
 
 FIELD = "constrained_k2"
 """Our attribute of vLLM's objects."""
@@ -39,7 +39,7 @@ class Published:
             for name, total in now.items():
                 if difference := total - before.get(name, 0):
                     totals[name] = totals.get(name, 0) + difference
-            if new := int(now["compiled"] - before.get("compiled", 0)):
+            if new := int(now[COMPILED] - before.get(COMPILED, 0)):
                 durations += snapshot["recent"][-new:]
             self._totals[snapshot["source"]] = now
             while len(self._totals) > 64:  # processes that ended long ago

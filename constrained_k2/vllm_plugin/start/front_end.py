@@ -31,7 +31,7 @@ def report_front_end(args: Any, engine_args: Any) -> None:
     is_rust = has_rust_front_end(args)
     front_end = "Rust" if is_rust else "Python"
     line = f"front end {front_end}, tool parser {parser or 'none'}, route {route or 'none'}, adopt {settings.adopt}"
-    level = getattr(args, "tool_strict_level", "auto")
+    level = getattr(args, "tool_strict_level", None) or "auto"  # vLLM 0.33's default is None: the parser's own
     if problem := _unconstrained(parser, route, settings.adopt, level, is_rust=is_rust):
         logger.warning("constrained_k2: %s: %s", line, problem)
     else:

@@ -37,7 +37,6 @@ class Patch:
         reads: What the replacement reads of vLLM: parameters of the target by name, anything else as
             ``module:Class.attribute`` or ``module:function(parameter)``.
         why: Why vLLM's own behaviour does not do.
-        upstream: What vLLM would have to offer instead.
         remove_when: When the row can be deleted.
         versions: The minor versions of vLLM that need it.
         is_entry: True for an entry patch: it is applied without our flags, to watch for them.
@@ -48,7 +47,6 @@ class Patch:
     processes: tuple[Process, ...]
     reads: tuple[str, ...]
     why: str
-    upstream: str
     remove_when: str
     versions: tuple[str, ...] = TESTED_VERSIONS
     is_entry: bool = False

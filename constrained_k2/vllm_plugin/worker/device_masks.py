@@ -7,7 +7,7 @@ import torch
 
 from constrained_k2.kernels import MAX_IDS, PLAN_COLUMNS, Column, Workspace, apply_masks
 from constrained_k2.vllm_plugin.shared.matcher_factory import MatcherFactory
-from constrained_k2.vllm_plugin.shared.row_plan import SAMPLED_ROWS, PlannedRow
+from constrained_k2.vllm_plugin.shared.row_plan import SAMPLED_ROWS
 from constrained_k2.vllm_plugin.shared.row_probe import row_probe
 from constrained_k2.vllm_plugin.worker.host_masks import HostMasks
 from constrained_k2.vllm_plugin.worker.known_masks import Ids, MaskSlots, Row
@@ -60,7 +60,6 @@ class DeviceMasks(RowMasks):
         self._ids: list[int] = []
         self._new: dict[int, tuple[Row, int, int]] = {}  # by id: shared mask, its written row, the entry that names it
         self._named: list[Row] = []  # keeps the arrays of a launch alive
-        self._is_guarded = False
 
     def warm_up(self, width: int) -> None:
         """Compile the kernel for logits of this width: that takes about a second for each of its two variants."""
@@ -82,7 +81,6 @@ class DeviceMasks(RowMasks):
         self._ids.clear()
         self._new.clear()
         self._named.clear()
-        self._is_guarded = False
 
     def _is_collected(self) -> bool:
         return bool(self._plan)
@@ -97,7 +95,6 @@ class DeviceMasks(RowMasks):
     def _take_ids(self, row: int, ids: Ids, *, guarded: bool) -> None:
         self._plan += (row, len(self._ids), len(ids), guarded, -1, -1)
         self._ids += ids.tolist()
-        self._is_guarded |= guarded
 
     def _take_shared(self, row: int, mask: Row, *, guarded: bool) -> None:
         source = self._slots.find(mask)
@@ -112,41 +109,39 @@ class DeviceMasks(RowMasks):
         else:
             self._named.append(mask)
         self._plan += (row, source, 0, guarded, -1, -1)
-        self._is_guarded |= guarded
 
     def _take_written(self, row: int, *, guarded: bool) -> None:
         self._plan += (row, self._first_written + self._written, 0, guarded, -1, -1)
         self._written += 1
-        self._is_guarded |= guarded
 
-    def _apply(self, logits: torch.Tensor, plan: list[PlannedRow]) -> None:
+    def _apply(self, logits: torch.Tensor, examined: list[int]) -> None:
         for mask, _, entry in self._new.values():
             slot = self._slots.take(mask)
             self._plan[entry + Column.KEEP] = -1 if slot is None else slot
         self._slots.next_launch()
-        examined = self._examine_in(plan)
+        results = self._examine(examined)
         if self._workspace is None:
             entries = len(self._host_masks)
             width = max(logits.shape[1], 32 * self._masks.shape[1])
             self._workspace = Workspace(entries, SAMPLED_ROWS, width, logits.device)
         orders, ids = self._send()
-        watched = self._workspace if self._is_guarded or plan else None
+        watched = self._workspace if results or any(self._plan[Column.GUARDED :: PLAN_COLUMNS]) else None
         self._launch(logits, orders, ids, watched)
-        if plan:
-            row_probe.record(self._workspace.results[:examined])
+        if results:
+            row_probe.record(self._workspace.results[:results])
         self._forget()
 
     def _launch(self, logits: torch.Tensor, plan: torch.Tensor, ids: torch.Tensor, workspace: Workspace | None) -> None:
         apply_masks(logits, self._masks, plan, ids, workspace)
 
-    def _examine_in(self, plan: list[PlannedRow]) -> int:
+    def _examine(self, rows: list[int]) -> int:
         """Have the launch examine those of these rows that it masks; how many it does."""
-        if not plan:
+        if not rows:
             return 0
         entries = {self._plan[entry]: entry for entry in range(0, len(self._plan), PLAN_COLUMNS)}
-        found = [row for row in plan if row.request + row.offset in entries]
-        for number, row in enumerate(found):
-            self._plan[entries[row.request + row.offset] + Column.RESULT] = number
+        found = [entries[row] for row in rows if row in entries]
+        for number, entry in enumerate(found):
+            self._plan[entry + Column.RESULT] = number
         return len(found)
 
     def _send(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,7 +4,6 @@ import numpy as np
 import torch
 
 from constrained_k2.kernels import numpy_kernel
-from constrained_k2.vllm_plugin.shared.row_plan import PlannedRow
 from constrained_k2.vllm_plugin.shared.row_probe import row_probe
 from constrained_k2.vllm_plugin.worker.known_masks import Ids, Row
 from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
@@ -16,12 +15,9 @@ class HostMasks(RowMasks):
 
     def __init__(self, size: int, rows: int) -> None:
         self._size = size
-        self._listed: list[tuple[int, Ids]] = []
+        self._listed: list[tuple[int, Ids, bool]] = []  # row, its ids, whether it is guarded
         self._forbidding: list[tuple[int, TokenSet]] = []
-        self._rows: list[int] = []
-        self._masks: list[Row] = []
-        self._listed_guarded: list[tuple[int, Ids]] = []
-        self._guarded: list[tuple[int, Row]] = []
+        self._masks: list[tuple[int, Row, bool]] = []
         super().__init__(np.zeros((rows, words_per_row(size)), dtype=np.int32))
 
     def add_constant(self, row: int, tokens: TokenSet, *, guarded: bool = False) -> None:
@@ -32,42 +28,39 @@ class HostMasks(RowMasks):
             super().add_constant(row, tokens, guarded=guarded)
 
     def _drop(self) -> None:
-        for rows in (self._listed, self._forbidding, self._rows, self._masks, self._listed_guarded, self._guarded):
-            rows.clear()
+        self._listed.clear()
+        self._forbidding.clear()
+        self._masks.clear()
 
     def _is_collected(self) -> bool:
-        return bool(self._listed or self._forbidding or self._rows)
+        return bool(self._listed or self._forbidding or self._masks)
 
     def _take_ids(self, row: int, ids: Ids, *, guarded: bool) -> None:
-        self._listed.append((row, ids))
-        if guarded:
-            self._listed_guarded.append((row, ids))
+        self._listed.append((row, ids, guarded))
 
     def _take_shared(self, row: int, mask: Row, *, guarded: bool) -> None:
-        self._rows.append(row)
-        self._masks.append(mask)
-        if guarded:
-            self._guarded.append((row, mask))
+        self._masks.append((row, mask, guarded))
 
     def _take_written(self, row: int, *, guarded: bool) -> None:
         self._take_shared(row, self._computed[self._written], guarded=guarded)
         self._written += 1
 
-    def _apply(self, logits: torch.Tensor, plan: list[PlannedRow]) -> None:
-        with row_probe.around(logits, [row.request + row.offset for row in plan], plan):
+    def _apply(self, logits: torch.Tensor, examined: list[int]) -> None:
+        with row_probe.around(logits, examined):
             numbers = logits.numpy()
             width = logits.shape[1]
-            for row, ids in self._listed:
+            for row, ids, _ in self._listed:
                 numpy_kernel.allow_only(numbers[row], _below(width, ids))
             for row, tokens in self._forbidding:
                 numbers[row, _below(width, tokens.ids)] = -np.inf
                 numbers[row, self._size :] = -np.inf
-            numpy_kernel.mask_rows(logits, self._rows, self._masks)
-            for row, ids in self._listed_guarded:
-                if numbers[row].max() == -np.inf:
+            numpy_kernel.mask_rows(logits, [row for row, *_ in self._masks], [mask for _, mask, _ in self._masks])
+            for row, ids, guarded in self._listed:
+                if guarded and numbers[row].max() == -np.inf:
                     numbers[row, _below(width, ids)] = 0.0
-            for row, mask in self._guarded:
-                numpy_kernel.restore_if_empty(numbers[row], mask)
+            for row, mask, guarded in self._masks:
+                if guarded:
+                    numpy_kernel.restore_if_empty(numbers[row], mask)
         self._drop()
 
 

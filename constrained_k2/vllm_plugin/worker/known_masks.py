@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from constrained_k2.kernels import MAX_IDS
-from constrained_k2.vocabulary.bitmask import TokenSet
+from constrained_k2.vocabulary.bitmask import TokenSet, allowed_ids
 
 Row = npt.NDArray[np.int32]
 Ids = npt.NDArray[np.intp]
@@ -20,12 +20,10 @@ _SHORT = 8192
 """Masks of which it is known whether they are short."""
 
 
-def listed_ids(row: Row) -> Ids:
-    """The ids that a row allows, ascending: for rows with few words that are not 0."""
-    words = np.flatnonzero(row)
-    bits = np.unpackbits(row[words].view(np.uint8).reshape(len(words), 4), axis=1, bitorder="little")
-    word, bit = np.nonzero(bits)
-    return 32 * words[word] + bit
+def ids_if_few(row: Row, words: int) -> Ids | None:
+    """The ids that a row allows, ascending, if they are ``MAX_IDS`` at most; ``words`` of the row are not 0."""
+    ids = allowed_ids(row) if words <= MAX_IDS else None
+    return ids if ids is not None and len(ids) <= MAX_IDS else None
 
 
 class ConstantRows:
@@ -61,9 +59,7 @@ class ShortMasks:
         known = self._known.get(id(mask))
         if known is not None and known[0]() is mask:  # else another array had this address before
             return known[1]
-        ids = listed_ids(mask) if np.count_nonzero(mask) <= MAX_IDS else None
-        if ids is not None and len(ids) > MAX_IDS:
-            ids = None
+        ids = ids_if_few(mask, int(np.count_nonzero(mask)))
         if len(self._known) >= _SHORT:
             self._known.clear()
         self._known[id(mask)] = (ref(mask), ids)

@@ -1,4 +1,4 @@
-"""One constrained request under a logits processor, whichever model runner serves it."""
+"""Follows one constrained request in a logits processor, and masks its rows of logits."""
 
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -12,7 +12,6 @@ from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.vllm_plugin.shared.counters import engine_counters
 from constrained_k2.vllm_plugin.shared.log import logger
 from constrained_k2.vllm_plugin.shared.matcher_factory import FAILED, GuardedMatcher, MatcherFactory, PromptInfo
-from constrained_k2.vllm_plugin.shared.row_plan import rows_of
 from constrained_k2.vllm_plugin.worker.row_masks import RowMasks
 from constrained_k2.vocabulary.bitmask import TokenSet
 
@@ -98,7 +97,7 @@ class MaskedRequest(GuardedMatcher):
         """Mask one row of the logits: the next token's."""
         masks.begin_rows()
         self._mask(masks, row)
-        self._examine(masks, row, ())
+        self._examine(masks, row, 1)
 
     def _mask(self, masks: RowMasks, row: int) -> None:
         if self.matcher is None or self.attempt(self._add, masks, row, self._serial) is FAILED:
@@ -122,13 +121,13 @@ class MaskedRequest(GuardedMatcher):
                 masked += legal
             if not legal:
                 masks.add_constant(row, self._stop, guarded=self._guarded)
-        self._examine(masks, first_row, drafts[:masked])
+        self._examine(masks, first_row, 1 + masked)
         if self.matcher is not None and taken:
             self.attempt(self.matcher.rollback, taken)
 
-    def _examine(self, masks: RowMasks, row: int, drafts: Sequence[int]) -> None:
+    def _examine(self, masks: RowMasks, first_row: int, rows: int) -> None:
         if self.matcher is not None and masks.is_sampled:
-            masks.examine(rows_of(row, drafts))
+            masks.examine(range(first_row, first_row + rows))
 
     def _mask_draft(self, masks: RowMasks, row: int, token_id: int) -> int | None:
         """Take a draft and mask the row after it: the number of tokens taken; None for an illegal draft."""

@@ -1,4 +1,4 @@
-"""Patches of workers: examine planned rows, send totals, expand parameters of draft tokens.
+"""Patches of workers: examine rows of logits, send counters, repeat parameters for draft tokens.
 
 The engine core plans the rows: :mod:`constrained_k2.vllm_plugin.shared.row_plan` says which, ``row_probe`` how they are
 examined, ``declining`` how calls are declined.
@@ -41,10 +41,10 @@ def apply_grammar_bitmask_v2(  # noqa: PLR0913, PLR0917 - vLLM's signature
 @contextmanager
 def _watched(logits: Any, ids: list[str], locate: Callable[[list[PlannedRow]], Any]) -> Iterator[None]:
     """Examine the rows that come with some ids, and decline their calls; ``locate`` says which row each is."""
-    plan, named = plans_of(ids)
-    examined = locate(plan) if plan else ()
-    in_names = locate([row.planned for row in named]) if named else ()
-    with row_probe.around(logits, examined, plan), declining.around(logits, in_names, named):
+    examined, named = plans_of(ids)
+    in_names = locate(list(named)) if named else ()
+    probing = row_probe.around(logits, locate(examined) if examined else ())
+    with probing, declining.around(logits, in_names, list(named.values())):
         yield
 
 

@@ -16,8 +16,8 @@ from constrained_k2.turn.matcher import ToolCallMatcher
 from constrained_k2.turn.phases import Phase
 from constrained_k2.vllm_plugin.shared.counters import MASK_COUNTS, engine_counters, fill
 from constrained_k2.vllm_plugin.shared.declining import declining
-from constrained_k2.vllm_plugin.shared.row_plan import NamedRow, PlannedRow, RowSampler
-from constrained_k2.vllm_plugin.worker.known_masks import ConstantRows, Ids, Row, ShortMasks, listed_ids
+from constrained_k2.vllm_plugin.shared.row_plan import NamedRow, RowSampler
+from constrained_k2.vllm_plugin.worker.known_masks import ConstantRows, Ids, Row, ShortMasks, ids_if_few
 from constrained_k2.vocabulary.bitmask import TokenSet
 
 
@@ -33,8 +33,8 @@ class RowMasks(ABC):
 
     def __init__(self, computed: npt.NDArray[np.int32]) -> None:
         self._sampler = RowSampler()
-        self._examinable: list[PlannedRow] = []
-        self._in_names: list[NamedRow] = []
+        self._examinable: list[int] = []  # rows of the logits
+        self._in_names: dict[int, NamedRow] = {}  # by row of the logits
         self.is_sampled = False  # rows may be examined in this step
         self._computed = computed
         self._constants = ConstantRows(computed.shape[1])
@@ -57,8 +57,8 @@ class RowMasks(ABC):
             self._has_begun = True
             self.is_sampled = self._sampler.begin_step()
 
-    def examine(self, rows: Iterable[PlannedRow]) -> None:
-        """Note rows that may be examined; ``request`` is the row of the logits."""
+    def examine(self, rows: Iterable[int]) -> None:
+        """Note rows of the logits that may be examined."""
         self._examinable += rows
 
     def add_constant(self, row: int, tokens: TokenSet, *, guarded: bool = False) -> None:
@@ -81,7 +81,7 @@ class RowMasks(ABC):
         """
         if matcher.phase is Phase.CALL_ID and (intent := matcher.intent()) is not None:
             call = None if request is None else (request, matcher.num_calls)
-            self._in_names.append(NamedRow(PlannedRow(row, 0), call, intent))
+            self._in_names[row] = NamedRow(call, intent)
         start = perf_counter()
         mask = matcher.reusable_mask()
         if mask is not None and self._add_known(row, mask, guarded=guarded):
@@ -91,10 +91,11 @@ class RowMasks(ABC):
             return
         self._before_writing()
         words = fill(matcher, self._computed, self._written)
-        if words <= MAX_IDS and len(ids := listed_ids(self._computed[self._written])) <= MAX_IDS:
-            self._take_ids(row, ids, guarded=guarded)
-        else:
+        ids = ids_if_few(self._computed[self._written], words)
+        if ids is None:
             self._take_written(row, guarded=guarded)
+        else:
+            self._take_ids(row, ids, guarded=guarded)
 
     def apply(self, logits: torch.Tensor) -> None:
         """Mask what has been collected since the last time, in float32 ``[rows, width]``, in place."""
@@ -103,10 +104,10 @@ class RowMasks(ABC):
         if not self._is_counted:
             self._is_counted = True
             engine_counters.masked_steps += 1
-        with declining.around(logits, [row.planned.request for row in self._in_names], self._in_names):
+        with declining.around(logits, list(self._in_names), list(self._in_names.values())):
             self._apply(logits, self._sampler.choose(self._examinable) if self._examinable else [])
         self._examinable.clear()
-        self._in_names = []  # whose chances may not be read yet
+        self._in_names.clear()
 
     def _add_known(self, row: int, mask: TokenSet | Row, *, guarded: bool) -> bool:
         """Collect a row with a shared mask; False if no token passes it."""
@@ -146,5 +147,5 @@ class RowMasks(ABC):
         """Collect a row with the mask that was written last into ``computed``."""
 
     @abstractmethod
-    def _apply(self, logits: torch.Tensor, plan: list[PlannedRow]) -> None:
-        """Mask the collected rows, examine those of the plan, and forget what has been collected."""
+    def _apply(self, logits: torch.Tensor, examined: list[int]) -> None:
+        """Mask the collected rows, examine some, and forget what has been collected."""
