@@ -11,6 +11,7 @@ from vllm.v1.engine import EngineCoreRequest
 from constrained_k2 import Vocabulary
 from constrained_k2.vllm_plugin.engine_core.intake import Intake
 from constrained_k2.vllm_plugin.shared.byte_compiler import ENGINE_CORE, byte_compiler
+from constrained_k2.vllm_plugin.shared.counters import EngineCounters
 from constrained_k2.vllm_plugin.shared.settings import settings_in
 from tests.kit.tools import tool
 
@@ -24,10 +25,10 @@ NO_VALUE: dict[str, Any] = {"not": {}}
 """A schema that has no grammar."""
 
 
-def intake_of(vocabulary: Vocabulary, route: Any = "structured_output", **ours: Any) -> Intake:
-    """The engine core's intake, with settings of ours."""
+def intake_of(vocabulary: Vocabulary, route: Any = "structured_output", parser: str = "", **ours: Any) -> Intake:
+    """The engine core's intake, with a reasoning parser and settings of ours."""
     given = SimpleNamespace(
-        additional_config={"constrained_k2": ours}, structured_outputs_config=SimpleNamespace(reasoning_parser="")
+        additional_config={"constrained_k2": ours}, structured_outputs_config=SimpleNamespace(reasoning_parser=parser)
     )
     made = Intake(given, vocabulary, route)
     compiler = byte_compiler(settings_in(given), ENGINE_CORE)
@@ -58,6 +59,11 @@ def taken(
     intake_of(vocabulary, route, **ours).take(asked)
     assert asked.sampling_params is not None
     return asked.sampling_params
+
+
+def decided(counters: EngineCounters) -> dict[str, int]:
+    """The number of requests that were adopted, by source, and left to vLLM, by reason."""
+    return {name: count for name, count in (counters.adopted | counters.left).items() if count}
 
 
 def one_tool(schema: Any, **fields: Any) -> list[dict[str, Any]]:

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import httpx
 import openai
+from prometheus_client.parser import text_string_to_metric_families
 
 from constrained_k2 import ToolCallParser, Vocabulary
 from constrained_k2.evaluation.answer import ChatAnswer, Record
@@ -128,6 +130,32 @@ def claude(server: VllmServer, *, stream: bool = False, **body: Any) -> Seen:
 def said(response: dict[str, Any]) -> str:
     """The text of a response's messages."""
     return whole("responses", response)[0].content
+
+
+class Metrics:
+    """A server's metrics at one moment, less those of an earlier one."""
+
+    def __init__(self, server: VllmServer, before: "Metrics | None" = None) -> None:
+        text = httpx.get(f"{server.url}/metrics", timeout=60).raise_for_status().text
+        self._samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        self._before = before
+
+    def __call__(self, name: str, **labels: str) -> float:
+        """The sum of the samples that have these labels; ``name`` is without its prefix, if that is ours."""
+        name = name if name.startswith("vllm:") else f"constrained_k2_{name}"
+        wanted = (labels | {"model_name": "kimi-k2"}).items()
+        found = sum(each.value for each in self._samples if each.name == name and each.labels.items() >= wanted)
+        return found - (self._before(name.removeprefix("constrained_k2_"), **labels) if self._before else 0)
+
+
+def settled(server: VllmServer, before: Metrics | None = None) -> Metrics:
+    """The metrics once they stand still: the last step's statistics come behind its answer."""
+    seen = Metrics(server, before)
+    while True:
+        time.sleep(1)
+        earlier, seen = seen, Metrics(server, before)
+        if seen("masked_steps_total") == earlier("masked_steps_total"):
+            return seen
 
 
 async def ask(client: openai.AsyncOpenAI, sample: Sample, **parameters: Any) -> Record:

@@ -99,12 +99,17 @@ def seen_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def counters(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """New counters where requests arrive in the engine core; no thread logs them after the test."""
-    from constrained_k2.vllm_plugin.engine_core import adoption, adoption_log, intake
+    """The counters of a process that has just started."""
     from constrained_k2.vllm_plugin.shared.counters import EngineCounters
+    from constrained_k2.vllm_plugin.shared.declining import Declining
+    from constrained_k2.vllm_plugin.shared.row_probe import RowProbe
+    from tests.vllm_plugin.patched import patch_vllm
 
+    patch_vllm()  # which imports the modules of all processes
     made = EngineCounters()
-    for module in (adoption, intake, adoption_log):
-        monkeypatch.setattr(module, "engine_counters", made)
-    monkeypatch.setattr(adoption_log, "start_timer", lambda *_: None)
+    replaced = {"engine_counters": made, "declining": Declining(made), "row_probe": RowProbe(made)}
+    for module in [module for name, module in sys.modules.items() if name.startswith("constrained_k2.vllm_plugin.")]:
+        for name, value in replaced.items():
+            if isinstance(getattr(module, name, None), type(value)):  # else a package's module of this name
+                monkeypatch.setattr(module, name, value)
     return made

@@ -8,7 +8,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from constrained_k2.vllm_plugin.shared.counters import engine_counters
-from constrained_k2.vllm_plugin.shared.row_plan import SAMPLED_ROWS, PlannedRow
+from constrained_k2.vllm_plugin.shared.row_plan import SAMPLED_ROWS
 from constrained_k2.vllm_plugin.shared.row_probe import row_probe
 
 
@@ -34,8 +34,7 @@ class CountingLogitsProcessor(LogitsProcessor):
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         if self._rows:
             engine_counters.masked_steps += 1
-            plan = [PlannedRow(row, 0) for row in list(self._rows)[:SAMPLED_ROWS]]
-            with row_probe.around(logits, [row.request for row in plan], plan):
+            with row_probe.around(logits, list(self._rows)[:SAMPLED_ROWS]):
                 for row in self._rows:
                     if logits[row].isfinite().sum() > 1:  # a marker that is due is left: another token would be illegal
                         logits[row, logits[row].argmax()] = -float("inf")

@@ -1,9 +1,9 @@
 """One in-process vLLM engine in a process of its own: what it writes to given requests, as JSON.
 
 It reads a file ``{"model": DIR, "engine": {…}, "batches": {NAME: [{"prompt": [ids], "params": {…}, "structured": {…}}, …]}}``
-and writes ``{NAME: {"answers": [[{"ids": […], "reason": …, "text": …}, …], …], "metrics": {…}, "totals": {…}}}`` into
+and writes ``{"runner": …, NAME: {"answers": [[{"ids": […], "reason": …, "text": …}, …], …], "metrics": {…}, "totals": {…}}}`` into
 ``job.out.json``, batch by batch: ``metrics`` are vLLM's counts of the batch, ``totals`` this package's. A request that is
-refused or ends in an error has ``{"error": …}`` for its answer.
+refused or ends in an error has ``{"error": …}`` for its answer. ``runner`` is the class of the model runner.
 """
 
 import json
@@ -36,7 +36,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     from vllm import LLM
 
     llm = LLM(job["model"], **(SMALL | job["engine"]))
-    done: dict[str, Any] = {}
+    runner = type(llm.llm_engine.model_executor.driver_worker.worker.model_runner)
+    done: dict[str, Any] = {"runner": f"{runner.__module__}.{runner.__name__}"}
     before = counts(llm)
     for name, requests in job["batches"].items():
         answers = answer(llm, requests)
@@ -91,11 +92,11 @@ def run_in_its_own_process(job: Path, model: Path, engine: dict[str, Any], batch
     """Have a process do a job, and read what it wrote; ``job`` is its file, the log is written beside it."""
     job.write_text(json.dumps({"model": str(model), "engine": engine, "batches": batches}))
     log = job.with_suffix(".log")
-    code = Forked(_run_file, [str(job)], os.environ | ENVIRONMENT, log).wait()
+    code = Forked(run_file, [str(job)], os.environ | ENVIRONMENT, log).wait()
     assert code == 0, log.read_text(errors="replace")[-4000:]
     return json.loads(job.with_suffix(".out.json").read_text())
 
 
-def _run_file(job: str) -> None:
+def run_file(job: str) -> None:
     path = Path(job)
     path.with_suffix(".out.json").write_text(json.dumps(run(json.loads(path.read_text()))))

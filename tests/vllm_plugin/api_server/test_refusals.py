@@ -1,8 +1,5 @@
 """Refused requests: every row of the table of refused fields, on each endpoint; their log lines and counts."""
 
-import ast
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +10,12 @@ from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.exceptions import VLLMValidationError
 
-import constrained_k2
 from constrained_k2 import ToolCallSpec
 from constrained_k2.errors import ConstrainedK2Error, FormatMismatch, InvalidRequest, SchemaTooCostly, UnsupportedSchema
 from constrained_k2.vllm_plugin.api_server import admission
 from constrained_k2.vllm_plugin.api_server.admission import Admission
 from constrained_k2.vllm_plugin.api_server.middleware import check_completion
-from constrained_k2.vllm_plugin.api_server.refusals import BUDGETS, REASONS, Reason, classified, refusal, refusals_noted
+from constrained_k2.vllm_plugin.api_server.refusals import REASONS, Reason, classified, refusal, refusals_noted
 from constrained_k2.vllm_plugin.api_server.repair import prepare
 from constrained_k2.vllm_plugin.shared import log
 from constrained_k2.vllm_plugin.shared.log import LineLimit, in_one_line
@@ -117,7 +113,7 @@ def test_without_the_field_the_request_passes(
     ("error", "labels"),
     [
         (SchemaTooCostly("p", budget="depth"), ("too_costly", "depth")),
-        (SchemaTooCostly("p", budget="what a client says"), ("too_costly", "other")),
+        (SchemaTooCostly("p"), ("too_costly", "other")),
         (UnsupportedSchema("p", keyword="not"), ("unsupported_schema", "not")),
         (UnsupportedSchema("p", keyword="their own"), ("unsupported_schema", "other")),
         (InvalidRequest("p", "tools[3].function.name"), ("invalid_request", "tools")),
@@ -130,22 +126,6 @@ def test_without_the_field_the_request_passes(
 )
 def test_labels_are_of_fixed_sets(error: ConstrainedK2Error, labels: tuple[str, str]) -> None:
     assert classified(error) == labels
-
-
-def test_every_budget_is_known() -> None:
-    named = set()
-    for path in Path(constrained_k2.__file__).parent.rglob("*.py"):
-        for call in ast.walk(ast.parse(path.read_text())):
-            if isinstance(call, ast.Call) and getattr(call.func, "id", "") in {
-                "SchemaTooCostly",
-                "too_costly",
-                "check",
-            }:
-                texts = [part.value for part in (*call.args, *(word.value for word in call.keywords if word.arg == "budget"))
-                         if isinstance(part, ast.Constant) and isinstance(part.value, str)]  # fmt: skip
-                named |= {text for text in texts[-1:] if re.fullmatch("[a-z_]+", text)}
-    assert len(named) > 12
-    assert named <= BUDGETS
 
 
 @pytest.mark.parametrize(

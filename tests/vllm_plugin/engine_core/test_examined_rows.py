@@ -1,6 +1,7 @@
 """Examined rows: what is found of each, which are chosen, and by the law that every override is counted and none is invented."""
 
 import inspect
+import itertools
 import math
 import pickle
 import random
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,22 +19,20 @@ from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.worker import gpu_model_runner
 from vllm.v1.worker.gpu import model_runner as gpu_model_runner_v2
-from vllm.v1.worker.gpu.structured_outputs import StructuredOutputsWorker
 
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary
 from constrained_k2.turn.intent import Intent
-from constrained_k2.vllm_plugin.engine_core import patched as scheduler
-from constrained_k2.vllm_plugin.shared import row_plan
+from constrained_k2.vllm_plugin.shared import row_plan, row_probe
 from constrained_k2.vllm_plugin.shared.counters import EngineCounters
 from constrained_k2.vllm_plugin.shared.row_plan import SAMPLED_ROWS, NamedRow, PlannedRow, planned_ids, plans_of
-from constrained_k2.vllm_plugin.shared.row_probe import STEPS, RowProbe
+from constrained_k2.vllm_plugin.shared.row_probe import STEPS
 from constrained_k2.vllm_plugin.worker import patched
 from scripts.bundled_samples.ordinary import TOOLS
 from tests.kit.walks import walk
 from tests.vllm_plugin.declining import MaskingEngine
 from tests.vllm_plugin.masks import mask_after
-from tests.vllm_plugin.patched import patch_vllm
 from tests.vllm_plugin.scheduling import admitted, config_of, drafter
+from tests.vllm_plugin.served import left
 
 # The law, on vLLM's own schedulers
 
@@ -70,7 +70,6 @@ class ExaminingEngine(MaskingEngine):
 def engine_of(
     model: Path, vocabulary: Vocabulary, *, interval: int, asynchronous: bool = False, blocks: int = 512, **fields: Any
 ) -> ExaminingEngine:
-    patch_vllm()
     config = config_of(model, max_model_len=160, **fields)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_plan, "INTERVAL", interval)
@@ -84,15 +83,6 @@ def scripts_of(vocabulary: Vocabulary, count: int) -> dict[str, list[int]]:
     fitting = sorted((ids for ids in turns if len(ids) <= LENGTH), key=len)[-count:]
     assert len(fitting) == count
     return {str(number): ids for number, ids in enumerate(fitting)}
-
-
-@pytest.fixture
-def counters(monkeypatch: pytest.MonkeyPatch) -> EngineCounters:
-    """Those of a probe that has just started."""
-    probe = RowProbe(found := EngineCounters())
-    monkeypatch.setattr(patched, "row_probe", probe)
-    monkeypatch.setattr(scheduler, "row_probe", probe)
-    return found
 
 
 def overridden(vocabulary: Vocabulary, ids: list[int]) -> int:
@@ -135,140 +125,98 @@ def test_rows_of_drafts_and_of_requests_that_are_preempted(
 INF = float("inf")
 
 
-def planned(*numbers: int) -> list[PlannedRow]:
-    return [PlannedRow(number, 0) for number in numbers]
-
-
-def examine(probe: RowProbe, logits: torch.Tensor, rows: list[int], forbidden: torch.Tensor) -> None:
-    with probe.around(logits, rows, planned(*range(len(rows)))):
+def examine(logits: torch.Tensor, rows: list[int], forbidden: torch.Tensor) -> None:
+    with row_probe.row_probe.around(logits, rows):
         logits[forbidden] = -INF
 
 
-def counted(probe: RowProbe) -> tuple[float, float]:
+def counted(counters: EngineCounters) -> tuple[float, float]:
     """The examined rows, and those of them whose likeliest token was forbidden."""
-    probe.count()
-    totals = probe._counters.snapshot()["totals"]
-    return totals["examined_rows"], totals["changed_rows"]
+    row_probe.row_probe.count()
+    return counters.examined_rows, counters.changed_rows
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_is_found_of_a_row(dtype: torch.dtype) -> None:
+def test_what_is_found_of_a_row(counters: EngineCounters, dtype: torch.dtype) -> None:
+    """Rows that are missing, or whose logits are NaN, count as none."""
     torch.manual_seed(7)
-    probe = RowProbe(EngineCounters())
     examined = changed = 0
     for _ in range(10):
-        logits = (torch.randn(6, 500) * 4).to(dtype)
+        logits = (torch.randn(7, 500) * 4).to(dtype)
         logits[:, 490:] = -INF  # what others have forbidden
-        forbidden = torch.rand(6, 500) < torch.tensor([0.0, 0.1, 0.5, 0.9, 0.99, 0.5])[:, None]
+        logits[6] = math.nan
+        forbidden = torch.rand(7, 500) < torch.tensor([0.0, 0.1, 0.5, 0.9, 0.99, 0.5, 0.5])[:, None]
         rows = [4, 0, 3, 2]
         examined += len(rows)
         changed += sum(bool(forbidden[row, int(logits[row].argmax())]) for row in rows)
-        examine(probe, logits, rows, forbidden)
-        assert counted(probe) == (examined, changed)
+        examine(logits, [-1, 6, *rows], forbidden)
+        assert counted(counters) == (examined, changed)
+    examine(torch.zeros(0, 8), [], torch.zeros(0, 8, dtype=torch.bool))  # nothing is planned
+    assert counted(counters) == (examined, changed)
     assert 0 < changed < examined
 
 
-def test_rows_that_are_not_there_and_logits_that_are_no_numbers() -> None:
-    probe = RowProbe(EngineCounters())
-    logits = torch.zeros(2, 8)
-    logits[1] = math.nan
-    examine(probe, logits, [-1, 1, 0], torch.zeros(2, 8, dtype=torch.bool))
-    assert counted(probe) == (1, 0)
-    examine(probe, torch.zeros(0, 8), [], torch.zeros(0, 8, dtype=torch.bool))  # nothing is planned
-    assert counted(probe) == (1, 0)
-
-
-class Unfinished:
-    """An event of a device that is never done."""
-
-    def query(self) -> bool:
-        return False
-
-
-def test_a_device_that_lags_behind_costs_rows_not_time() -> None:
-    probe = RowProbe(EngineCounters())
-    steps = probe._results._steps
+def test_a_device_that_lags_behind_costs_rows_not_time(counters: EngineCounters) -> None:
+    steps = row_probe.row_probe._results._steps
     for _ in range(STEPS + 5):
-        examine(probe, torch.zeros(1, 8), [0], torch.zeros(1, 8, dtype=torch.bool))
-        steps[-1] = steps[-1]._replace(done=Unfinished())
-    assert counted(probe) == (0, 0)
-    assert len(steps) == STEPS
+        examine(torch.zeros(1, 8), [0], torch.zeros(1, 8, dtype=torch.bool))
+        steps[-1] = steps[-1]._replace(done=Mock(**{"query.return_value": False}))
+    assert counted(counters) == (0, 0)
     for number, step in enumerate(steps):
         steps[number] = step._replace(done=None)
-    assert counted(probe) == (STEPS, 0)
-
-
-# Which rows are chosen -------------------------------------------------------------------------------------------------
+    assert counted(counters) == (STEPS, 0)
 
 
 @pytest.mark.parametrize(("interval", "sampled"), [(0, 0), (1, 12), (4, 3), (16, 0)])
 def test_one_step_in_some_is_sampled(interval: int, sampled: int) -> None:
     sampler = row_plan.RowSampler(interval)
-    found = []
-    for _ in range(12):
-        found += sampler.choose(planned(0)) if sampler.begin_step() else []
-    assert len(found) == sampled
+    assert sum(sampler.begin_step() for _ in range(12)) == sampled
 
 
 def test_every_row_has_its_turn() -> None:
-    sampler, rows = row_plan.RowSampler(1), planned(*range(row_plan.SAMPLED_ROWS * 3 + 1))
-    seen: set[int] = set()
-    for _ in range(4):
-        sampler.begin_step()
-        chosen = sampler.choose(rows)
-        assert len(chosen) == row_plan.SAMPLED_ROWS
-        seen |= {row.request for row in chosen}
-    assert seen == {row.request for row in rows}
+    sampler, rows = row_plan.RowSampler(1), range(SAMPLED_ROWS * 3 + 1)
+    chosen = [sampler.choose(rows) for _ in range(4)]
+    assert {len(each) for each in chosen} == {SAMPLED_ROWS}
+    assert set(itertools.chain(*chosen)) == set(rows)
 
 
-# vLLM's functions that mask --------------------------------------------------------------------------------------------
+PLAN = [PlannedRow(*row) for row in (("b", 0), ("b", 1), ("a", 0), ("gone", 0))]
+INTENT = Intent(np.arange(4, dtype=np.int32), 9, 0.5)
 
 
-def forbid_token_0(worker: Any, logits: torch.Tensor, batch: Any, ids: list[str], masks: Any) -> None:
-    """In the place of the V2 runner's method, which needs CUDA streams."""
-    logits[:, 0] = -INF
+@pytest.mark.parametrize(("ends", "found"), [([0, 1, 3, 4], (3, 2)), ([0, 1, 2, 3], (2, 1))])
+def test_rows_in_the_v2_runner(counters: EngineCounters, ends: list[int], found: tuple[int, int]) -> None:
+    """Requests a, b and c. Of the two drafts of b, the device verifies one or none: its other rows are none.
 
+    Its first row means its call; the second one does not, and is declined.
+    """
 
-@pytest.fixture
-def probe(monkeypatch: pytest.MonkeyPatch) -> RowProbe:
-    """The probe of a worker that has just started; vLLM's method is as before afterwards."""
-    patch_vllm()
-    probe = RowProbe(EngineCounters())
-    monkeypatch.setattr(patched, "row_probe", probe)
-    replaced = patched.apply_grammar_bitmask_v2(forbid_token_0)
-    monkeypatch.setattr(StructuredOutputsWorker, "apply_grammar_bitmask", replaced)
-    return probe
+    def forbid_token_0(worker: Any, logits: torch.Tensor, batch: Any, ids: list[str], masks: Any) -> None:
+        logits[:, 0] = -INF  # in the place of the runner's method, which needs CUDA streams
 
-
-PLAN = [PlannedRow(*row) for row in ((0, 0, "b"), (0, 1, "b"), (1, 0, "a"), (2, 0, "gone"))]
-
-
-def test_masks_in_the_v2_runner(probe: RowProbe) -> None:
-    """Requests a, b and c, b with a draft token; also where the device verifies fewer drafts than were scheduled."""
-    for ends, examined in (([0, 1, 3, 4], 3), ([0, 1, 2, 3], 2)):
-        batch = SimpleNamespace(req_ids=["a", "b", "c"], cu_num_logits=torch.tensor(ends, dtype=torch.int32))
-        logits = torch.zeros(ends[-1], 32)
-        logits[:, 1] = 0.5
-        logits[0, 0] = 1.0
-        before = counted(probe)
-        StructuredOutputsWorker.apply_grammar_bitmask(
-            None, logits, batch, planned_ids(["b", "a", "gone"], PLAN, [])[:2], np.zeros((4, 1))
-        )
-        after = counted(probe)
-        assert (after[0] - before[0], after[1] - before[1]) == (examined, 1)
+    batch = SimpleNamespace(req_ids=["a", "b", "c"], cu_num_logits=torch.tensor(ends, dtype=torch.int32))
+    named = {row: NamedRow((row.request_id, 0), INTENT) for row in (*PLAN[:2], PlannedRow("b", 2), PLAN[3])}
+    logits = torch.zeros(ends[-1], 32)
+    logits[0, 0] = logits[1, 2] = 9.0
+    logits[2:, 1] = 0.5
+    ids = planned_ids(["b", "a", "gone"], PLAN, named)
+    patched.apply_grammar_bitmask_v2(forbid_token_0)(None, logits, batch, ids, np.zeros((4, 1)))
+    assert counted(counters) == found
+    expected = [{*range(1, 32)}] * len(logits)
+    if len(logits) == 4:
+        expected[2] = {INTENT.closing}
+    assert [left(row) for row in logits] == expected
 
 
 def test_a_plan_travels_with_the_ids() -> None:
     """Through pickling, and where a runner keeps a part of the ids, as vLLM 0.33's sharded sampling does."""
-    intent = Intent(np.arange(3, dtype=np.int32), 9, 0.5)
-    ids = planned_ids(["b", "a", "gone", "d"], PLAN, [NamedRow(PLAN[2], ("a", 0), intent)])
+    ids = planned_ids(["b", "a", "gone", "d"], PLAN, {PLAN[2]: NamedRow(("a", 0), INTENT)})
     assert ids == ["b", "a", "gone", "d"] and type(ids[3]) is str
     sent = pickle.loads(pickle.dumps(ids))
     assert sent == ids and {each: number for number, each in enumerate(sent)}["a"] == 1
     plan, named = plans_of([sent[at] for at in (1, 2)])
-    assert plan == PLAN[2:]
-    assert [row.planned for row in named] == [PLAN[2]]
-    assert named[0].intent.meant.tolist() == [0, 1, 2]
+    ((row, (_, intent)),) = named.items()
+    assert (plan, row, intent.meant.tolist()) == (PLAN[2:], PLAN[2], [0, 1, 2, 3])
 
 
 def test_what_is_replaced_is_what_the_runners_call() -> None:

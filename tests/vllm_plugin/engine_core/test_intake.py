@@ -20,7 +20,7 @@ from constrained_k2.vllm_plugin.shared.constraint import constraint_in, is_refus
 from constrained_k2.vllm_plugin.shared.counters import EngineCounters
 from constrained_k2.vllm_plugin.shared.settings import Route, settings_in
 from constrained_k2.vllm_plugin.shared.token_limits import token_limits_in
-from tests.vllm_plugin.arriving import NO_VALUE, SLOW, TOOLS, intake_of, one_tool, request, tag_of, taken
+from tests.vllm_plugin.arriving import NO_VALUE, SLOW, decided, intake_of, one_tool, request, tag_of, taken
 from tests.vllm_plugin.faults import Panic
 from tests.vllm_plugin.scheduling import ScriptedEngine, admitted, config_of
 from tests.vllm_plugin.served import PROCESSOR, asking
@@ -38,17 +38,6 @@ def finished(params: SamplingParams, *output: int) -> Any:
 @pytest.fixture(scope="module")
 def config(model: Path) -> VllmConfig:
     return config_of(model)
-
-
-def test_a_constraint_that_no_front_end_of_ours_has_checked_is_tagged(
-    vocabulary: Vocabulary, counters: EngineCounters
-) -> None:
-    params = asking({"tools": TOOLS}, {"constrained_k2_token_limits": {"bad_words": [[7]]}}, allowed_token_ids=[5])
-    got = taken(vocabulary, params)
-    assert is_tagged(got)
-    limits = token_limits_in(got.extra_args)
-    assert (limits.allowed_token_ids, limits.bad_words) == ((5,), ())  # not what the client put in their place
-    assert counters.adopted["xargs"] == 1
 
 
 def test_calls_without_a_constraint_are_counted(vocabulary: Vocabulary, counters: EngineCounters) -> None:
@@ -72,8 +61,7 @@ def test_calls_are_counted_where_nothing_is_adopted(
         taking.take(asked)
         assert asked.sampling_params is not None and asked.sampling_params.structured_outputs is structured
         taking.end(finished(asked.sampling_params, vocabulary.format.call_begin))
-    assert counters.unconstrained_calls == 2
-    assert not any(counters.adopted.values()) and not any(counters.left.values())
+    assert counters.unconstrained_calls == 2 and not decided(counters)
 
 
 UNCHECKED = [
@@ -119,7 +107,7 @@ def test_a_constraint_that_nothing_has_checked_is_checked_before_it_is_scheduled
             ConstrainedOutputManager(config)._tool_call_grammar(arrived)
         return
     assert is_refused(got)
-    assert counters.ended_early == 1 and not any(counters.adopted.values())
+    assert counters.ended_early == 1 and not decided(counters)
     (line,) = [record.getMessage() for record in caplog.records]
     assert "a request is refused: r: " in line and said in line
 
@@ -132,21 +120,28 @@ def test_a_panic_while_a_constraint_is_checked_ends_its_request_only(
     assert counters.ended_early == 1
 
 
+@pytest.mark.parametrize("route", get_args(Route))
 @pytest.mark.parametrize("strict", [None, False])
-def test_workers_get_a_constraint_that_holds(
-    vocabulary: Vocabulary, counters: EngineCounters, caplog: pytest.LogCaptureFixture, *, strict: bool | None
+def test_a_constraint_that_no_front_end_of_ours_has_checked(
+    vocabulary: Vocabulary,
+    counters: EngineCounters,
+    caplog: pytest.LogCaptureFixture,
+    route: Route,
+    strict: bool | None,
 ) -> None:
-    """With the limits on tokens that it came with, and any JSON object where a schema has no grammar."""
+    """It has the limits that it came with; workers get one that holds: any object where a schema has no grammar."""
     extra = {"constrained_k2_token_limits": {"bad_words": [[7]]}}
     given = asking({"tools": one_tool(NO_VALUE, strict=strict)}, extra, allowed_token_ids=[5])
-    got = taken(vocabulary, given, route="logits_processor")
-    assert got.structured_outputs is None and got.allowed_token_ids is None
+    got = taken(vocabulary, given, route=route)
     limits = token_limits_in(got.extra_args)
-    assert (limits.allowed_token_ids, limits.bad_words) == ((5,), ())
-    constraint = constraint_in(got.extra_args)
-    assert constraint is not None and json.loads(constraint.tools[0].schema) == {"type": "object"}
-    assert counters.adopted["xargs"] == 1
-    assert "not enforced in a schema: 'f': # (no value satisfies this schema: any JSON object" in caplog.text
+    assert (limits.allowed_token_ids, limits.bad_words) == ((5,), ())  # not what the client put in their place
+    assert decided(counters) == {"xargs": 1} and got.allowed_token_ids is None
+    assert is_tagged(got) == (route == "structured_output")
+    if route == "logits_processor":
+        constraint = constraint_in(got.extra_args)
+        assert constraint is not None and constraint.tools[0].parameters == {"type": "object"}
+        assert "not enforced in a schema: 'f': # (no value satisfies this schema: any JSON object" in caplog.text
+        assert got.structured_outputs is None
 
 
 def test_structured_outputs_of_vllms_stay_beside_a_constraint_that_forbids_calls(
@@ -155,7 +150,7 @@ def test_structured_outputs_of_vllms_stay_beside_a_constraint_that_forbids_calls
     form = StructuredOutputsParams(regex="a")
     given = asking(extra=own({"type": "object"}, tool_choice="none"), structured_outputs=form)
     assert taken(vocabulary, given, route="logits_processor").structured_outputs is form
-    assert not counters.ended_early and not any(counters.adopted.values())
+    assert not counters.ended_early and not decided(counters)
 
 
 def test_what_our_front_end_has_checked_is_not_checked_again(
@@ -170,7 +165,7 @@ def test_what_our_front_end_has_checked_is_not_checked_again(
         assert got.extra_args == extra
         assert is_tagged(given)  # several requests may share their parameters
         assert (got.structured_outputs is None) == (route == "logits_processor")
-    assert not counters.ended_early and not any(counters.adopted.values())
+    assert not counters.ended_early and not decided(counters)
 
 
 def test_a_refused_request_ends_alone(model: Path, vocabulary: Vocabulary, asynchronous: bool) -> None:

@@ -20,7 +20,7 @@ from constrained_k2.turn.intent import Intent
 from constrained_k2.vllm_plugin.api_server.admission import check_params
 from constrained_k2.vllm_plugin.shared.constraint import tag
 from constrained_k2.vllm_plugin.shared.declining import Declining
-from constrained_k2.vllm_plugin.shared.row_plan import NamedRow, PlannedRow
+from constrained_k2.vllm_plugin.shared.row_plan import NamedRow
 from tests.kit.tools import tool
 from tests.vllm_plugin.parsers import Composed, chat
 from tests.vllm_plugin.scheduling import ScriptedEngine, config_of, turn_of
@@ -79,7 +79,7 @@ def test_the_page_follows_a_request(
     assert engine.reasons == {"a": "stop"}
     intent = Intent(np.array([script[0]], dtype=np.int32), vocabulary.format.section_end, 0.35)
     logits = torch.zeros(1, vocabulary.size)
-    with traced() as in_the_worker, Declining().around(logits, [0], [NamedRow(PlannedRow(0, 0), None, intent)]):
+    with traced() as in_the_worker, Declining().around(logits, [0], [NamedRow(None, intent)]):
         pass
     with traced() as behind_the_model:
         _, content, calls = composed.make(request).parse(

@@ -17,7 +17,7 @@ from vllm.v1.request import RequestStatus
 from constrained_k2 import Compiler, ToolCallMatcher, ToolCallSpec, Vocabulary
 from constrained_k2.turn.phases import Phase
 from constrained_k2.vllm_plugin.shared.constraint import tag
-from constrained_k2.vllm_plugin.shared.counters import engine_counters
+from constrained_k2.vllm_plugin.shared.counters import EngineCounters, engine_counters
 from constrained_k2.vocabulary.bitmask import allowed_ids
 from scripts.bundled_samples.ordinary import TOOLS
 from tests.kit.tools import tool
@@ -81,9 +81,13 @@ def test_large_batches_without_drafts(
     assert len(given_turns) > 128
     run(engine, vocabulary, given_turns)
     totals = engine_counters.snapshot()["totals"]
-    counted = sum(totals[f"{kind}_rows"] - before[f"{kind}_rows"] for kind in ("constant", "header", "arguments"))
+    counted = sum(
+        totals[f"masked_rows {kind}"] - before[f"masked_rows {kind}"] for kind in ("constant", "header", "arguments")
+    )
     assert counted >= sum(len(ids) for _, _, _, ids in given_turns.values())
-    assert all(totals[f"{kind}_seconds"] > before[f"{kind}_seconds"] for kind in ("constant", "header", "arguments"))
+    assert all(
+        totals[f"mask_seconds {kind}"] > before[f"mask_seconds {kind}"] for kind in ("constant", "header", "arguments")
+    )
 
 
 @pytest.mark.slow
@@ -118,7 +122,7 @@ def constrained_by_vllm(vocabulary: Vocabulary, **form: Any) -> Any:
     return params
 
 
-def test_requests_of_others_are_vllms(config: VllmConfig, vocabulary: Vocabulary) -> None:
+def test_requests_of_others_are_vllms(config: VllmConfig, vocabulary: Vocabulary, counters: EngineCounters) -> None:
     """JSON, a regular expression and a structural tag beside calls; the first of them chooses vLLM's backend."""
     engine = ScriptedEngine(config, asynchronous=False)
     tagged = {"structures": [{"begin": "<a>", "schema": {"type": "integer"}, "end": "</a>"}], "triggers": ["<a>"]}
@@ -134,13 +138,13 @@ def test_requests_of_others_are_vllms(config: VllmConfig, vocabulary: Vocabulary
             name, constrained_by_vllm(vocabulary, **form), [*vocabulary.encode(text), vocabulary.format.turn_end]
         )
     assert engine.manager.backend is not None
-    engine.add("free", admitted(vocabulary), [*vocabulary.encode("free"), vocabulary.format.turn_end])
+    engine.add("free", admitted(vocabulary), turn_of(vocabulary, CALL, text="free"))
     engine.run(drafter(engine.scripts, random.Random(2), vocabulary))
     assert engine.reasons == dict.fromkeys([*theirs, "ours", "free"], "stop")
     for name in theirs:
         opening = set(allowed_ids(engine.rows[name][0]).tolist())
         assert (vocabulary.encode("Z")[0] in opening) == (name == "tag")
-    assert not engine.rows["free"]
+    assert not engine.rows["free"] and counters.unconstrained_calls == 1
 
 
 def test_our_grammar_constrains_the_reasoning(model: Path, vocabulary: Vocabulary) -> None:
@@ -183,19 +187,22 @@ def test_a_request_whose_grammar_cannot_be_compiled_ends_alone(
 
 @pytest.mark.parametrize("precompile", [(), (1,), (0, 1, 2)])
 def test_what_compiles_before_a_request_is_scheduled(
-    config: VllmConfig, vocabulary: Vocabulary, asynchronous: bool, precompile: tuple[int, ...]
+    config: VllmConfig,
+    vocabulary: Vocabulary,
+    counters: EngineCounters,
+    asynchronous: bool,
+    precompile: tuple[int, ...],
 ) -> None:
     """Only what was slow at admission; of the others, only what is called."""
     tools = [tool(name, {"properties": {name + "1": {}}}) for name in ("kept", "slow", "called")]
     engine = ScriptedEngine(config, asynchronous=asynchronous)
-    before = engine_counters.snapshot()["totals"]["compiled"]
     params = admitted(vocabulary, REQUIRED | {"tools": tools}, precompile=precompile)
     request = engine.add("a", params, turn_of(vocabulary, ("called", "{}")))
     assert request.structured_output_request._grammar.result(timeout=60)
-    assert engine_counters.snapshot()["totals"]["compiled"] - before == len(precompile)
+    assert counters.snapshot()["totals"]["grammar_lookups miss"] == len(precompile)
     engine.run()
     assert engine.reasons == {"a": "stop"}
-    assert engine_counters.snapshot()["totals"]["compiled"] - before == len({*precompile, 2})
+    assert counters.snapshot()["totals"]["grammar_lookups miss"] == len({*precompile, 2})
 
 
 # Requests that vLLM preempts or aborts: their masks, those of the others, and what is kept

@@ -4,17 +4,12 @@ A random model means none of its calls, so each is declined at its name.
 """
 
 import json
-from time import monotonic, sleep
 from typing import Any
 
-import httpx
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
 from constrained_k2.evaluation.server import VllmServer
-from constrained_k2.evaluation.server_metrics import parse_counters, total
 from constrained_k2.vllm_plugin.start.apply import vllm_version
 from tests.kit.servers import RUST, on
 from tests.kit.tools import tool
@@ -29,6 +24,7 @@ from tests.vllm_plugin.asking import (
     post,
     respond,
     said,
+    settled,
 )
 
 pytestmark = pytest.mark.server
@@ -76,11 +72,7 @@ def test_neither_a_call_nor_a_marker_is_shown(server: VllmServer, vocabulary: Vo
 
 
 def test_what_must_be_called_is_called_and_counted(server: VllmServer, vocabulary: Vocabulary) -> None:
-    def counts() -> dict[str, float]:
-        counters = parse_counters(httpx.get(f"{server.url}/metrics", timeout=60).text)
-        return {name: total(counters, f"constrained_k2_{name}_total") for name in ("declined_calls", "unmeant_calls")}
-
-    before, calls = counts(), 0
+    before, calls = settled(server), 0
     xargs = DECLINE | {"constrained_k2_finish_reserve": 300}
     required: dict[str, Any] = {"tool_choice": "required", "max_tokens": 400, "vllm_xargs": xargs}
     for number in range(2):
@@ -89,11 +81,8 @@ def test_what_must_be_called_is_called_and_counted(server: VllmServer, vocabular
         assert {call["function"]["name"] for call in choice["message"]["tool_calls"]} == {"get_weather"}
         calls += len(choice["message"]["tool_calls"])
     ask(server, scripts(vocabulary)["alone"])
-    expected = {"unmeant_calls": before["unmeant_calls"] + calls, "declined_calls": before["declined_calls"] + 1}
-    end = monotonic() + 20  # the last step's statistics come behind its answer
-    while counts() != expected and monotonic() < end:
-        sleep(0.2)
-    assert counts() == expected
+    after = settled(server, before)
+    assert (after("unmeant_calls_total"), after("declined_calls_total")) == (calls, 1)
 
 
 def test_diagnostics_beside_a_declined_call(server: VllmServer, vocabulary: Vocabulary) -> None:

@@ -6,11 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 import jsonschema
+import pytest
 
 from benchmarks.drafts.__main__ import arms
 from constrained_k2 import Vocabulary

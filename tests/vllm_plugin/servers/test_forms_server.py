@@ -7,8 +7,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.server import VllmServer
 from tests.kit.answers import Seen

@@ -11,8 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from benchmarks.front_ends.raw import judge_raw, raw_calls
 from constrained_k2 import Vocabulary
 from constrained_k2.evaluation.doctor.requests import TRICKY, closed, tool, user

@@ -7,8 +7,6 @@ from typing import Any
 import openai
 import pytest
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from constrained_k2.evaluation.server import VllmServer
 from tests.kit.servers import on
 from tests.kit.tools import tool

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from constrained_k2 import Vocabulary
 from constrained_k2.cli import main
 from constrained_k2.evaluation.server import VllmServer

@@ -2,23 +2,17 @@
 
 import json
 import re
-import time
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
-from prometheus_client.parser import text_string_to_metric_families
 
 from constrained_k2.cli import main
 from constrained_k2.evaluation.server import VllmServer
 from tests.kit.servers import on
 from tests.kit.tools import tool
-from tests.vllm_plugin.asking import create
+from tests.vllm_plugin.asking import Metrics, create, settled
 
 # vLLM for CPUs has the worker in a process of its own; of the other server also the two front ends.
 pytestmark = pytest.mark.server
@@ -27,45 +21,6 @@ on_two = on("logits_processor", "tp2_logits_processor")
 RELAXED = {"type": "object", "properties": {"s": {"type": "string", "pattern": "^(a+)-\\1$"}}, "required": ["s"],
            "additionalProperties": False}  # fmt: skip
 F = tool("f", {})
-
-
-class Metrics:
-    """A server's metrics at one moment, less those of an earlier one."""
-
-    def __init__(self, server: VllmServer, before: "Metrics | None" = None) -> None:
-        text = httpx.get(f"{server.url}/metrics", timeout=60).raise_for_status().text
-        self._samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-        self._before = before
-
-    def __call__(self, name: str, **labels: str) -> float:
-        """The sum of a metric's samples that have these labels."""
-        found = sum(
-            sample.value
-            for sample in self._samples
-            if sample.name == f"constrained_k2_{name}"
-            and sample.labels.items() >= (labels | {"model_name": "kimi-k2"}).items()
-        )
-        return found - (self._before(name, **labels) if self._before else 0)
-
-
-def settled(server: VllmServer) -> Metrics:
-    """The metrics once they stand still: the last step's statistics come behind its answer."""
-    seen = Metrics(server)
-    while True:
-        time.sleep(1)
-        before, seen = seen, Metrics(server)
-        if seen("masked_steps_total") == before("masked_steps_total"):
-            return seen
-
-
-def metrics_with(server: VllmServer, name: str, least: float, before: Metrics) -> Metrics:
-    """The metrics since ``before``, once a counter has come so far."""
-    for _ in range(100):
-        metrics = Metrics(server, before)
-        if metrics(name) >= least:
-            break
-        time.sleep(0.1)
-    return metrics
 
 
 def ask(client: openai.OpenAI, tools: Any, **fields: Any) -> Any:
@@ -98,7 +53,7 @@ def test_what_requests_leave_behind(server: VllmServer, client: openai.OpenAI) -
             model="kimi-k2", prompt="hi", max_tokens=5, extra_body={"vllm_xargs": {"constrained_k2": "{\n\x1b[31m"}}
         )
 
-    metrics = metrics_with(server, "masked_steps_total", steps, first)
+    metrics = settled(server, first)
     admitted = {"grammar_engine": "llguidance"}
     assert metrics("requests_total", **admitted, coverage="whole", tool_choice="required") == 2
     assert metrics("requests_total", **admitted, coverage="relaxed", tool_choice="auto") == 1

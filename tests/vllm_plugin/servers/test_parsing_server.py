@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from constrained_k2 import ToolCall, Vocabulary, render_tool_calls
 from constrained_k2.evaluation.sample import UNCONSTRAINED
 from constrained_k2.evaluation.server import VllmServer

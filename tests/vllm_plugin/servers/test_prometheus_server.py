@@ -10,8 +10,6 @@ import httpx
 import pytest
 import yaml
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from constrained_k2.evaluation.server import VllmServer
 from scripts.bundled_samples.ordinary import ordinary_samples
 from scripts.draw_dashboard import DEPLOY, draw, panels, prometheus, query

@@ -7,30 +7,21 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from benchmarks.ranks.topologies import Topology
 from constrained_k2.evaluation.server import VllmServer
-from constrained_k2.evaluation.server_metrics import parse_counters, total
 from scripts.bundled_samples.ordinary import ordinary_samples
 from tests.kit.servers import SERVERS, on
 from tests.kit.tools import tool
 from tests.prompts.dialogs import call, calls, result
-from tests.vllm_plugin.asking import CHAT, MESSAGES, WEATHER, ask_all, judged, only_choice, post
+from tests.vllm_plugin.asking import CHAT, MESSAGES, WEATHER, Metrics, ask_all, judged, only_choice, post, settled
 
 pytestmark = pytest.mark.server
 
 OURS = ("tp2_logits_processor",)
 OURS_ALL = ("tp2_structured_output", "tp2_ngram", "dp2_structured_output", "dp2_logits_processor")
 on_ours = on(*OURS, only_all=OURS_ALL)
-ADOPTED = "constrained_k2_adopted_requests_total"
-
-
-def counters(server: VllmServer) -> dict[str, float]:
-    return parse_counters(httpx.get(f"{server.url}/metrics", timeout=60).text, "")
 
 
 @pytest.fixture
@@ -41,12 +32,9 @@ def topology(request: pytest.FixtureRequest) -> Topology:
     return found
 
 
-def engines(found: dict[str, float], name: str, topology: Topology) -> list[float]:
+def engines(metrics: Metrics, name: str, topology: Topology, **labels: str) -> list[float]:
     """A counter of each engine."""
-    return [
-        sum(value for key, value in found.items() if key.startswith(f"{name}{{") and f'engine="{rank}"' in key)
-        for rank in range(topology.engines)
-    ]
+    return [metrics(f"{name}_total", engine=str(rank), **labels) for rank in range(topology.engines)]
 
 
 @on(*OURS, "dp2_adopted", only_all=OURS_ALL)
@@ -65,7 +53,7 @@ def test_calls_are_valid_and_counted_in_every_process(
 ) -> None:
     """With vLLM's own tool parser each engine core adopts the requests that it is given."""
     kind = request.node.callspec.params["server"]
-    before = counters(server)
+    before = settled(server)
     samples = list(ordinary_samples(32, seed=3))
     if kind == "dp2_adopted":
         samples = [sample for sample in samples if sample.choice in {"required", "named"}]
@@ -77,24 +65,18 @@ def test_calls_are_valid_and_counted_in_every_process(
     # The finish reserve is in force where masks are made.
     assert [(sample.number, answer) for sample, answer in due if answer.finish_reason == "length"] == []
     assert found.calls == found.declared == found.valid == found.numbered >= found.due > 15
-    time.sleep(1)  # the last step's statistics come behind its answer
-
-    after = counters(server)
-    constrained = sum(bool(sample.tools) for sample in samples)
-    counted = ADOPTED if kind == "dp2_adopted" else "constrained_k2_requests_total"
-    assert total(after, counted) - total(before, counted) == constrained
-    assert all(engines(after, "constrained_k2_masked_steps_total", topology))
-    assert all(engines(after, "constrained_k2_examined_tokens_total", topology))
-    rows, examined = (total(after, f"constrained_k2_{name}_total") for name in ("masked_rows", "examined_tokens"))
-    assert 0 < examined <= rows  # at most four a step
+    metrics = settled(server, before)
+    counted = "adopted_requests" if kind == "dp2_adopted" else "requests"
+    assert metrics(f"{counted}_total") == sum(bool(sample.tools) for sample in samples)
+    assert all(engines(metrics, "masked_steps", topology) + engines(metrics, "examined_tokens", topology))
+    assert metrics("examined_tokens_total") <= metrics("masked_rows_total")  # at most four a step
     if kind == "dp2_adopted":
-        assert all(engines({key: value for key, value in after.items() if 'source="tag"' in key}, ADOPTED, topology))
-        assert total(after, "constrained_k2_left_requests_total") == 0
+        assert all(engines(metrics, "adopted_requests", topology, source="tag"))
+        assert metrics("left_requests_total") == 0
         assert found.served == found.due == len(samples)
-    ended = "constrained_k2_ended_early_requests_total"
-    assert engines(after, ended, topology) == engines(before, ended, topology)
+    assert not any(engines(metrics, "ended_early_requests", topology))
     if "ngram" in kind:
-        assert total(after, "vllm:spec_decode_num_accepted_tokens_total") > 20
+        assert metrics("vllm:spec_decode_num_accepted_tokens_total") > 20
 
 
 @on_ours
@@ -104,7 +86,7 @@ def test_every_api_server_reads_the_settings_repairs_and_refuses(server: VllmSer
     loose = {"type": "function", "function": {**WEATHER["function"], "strict": False}}
     bad = tool("f", {"$ref": "#/x"}, strict=True)
     switched = {"constrained_k2_diagnostics": "on"}
-    before, logged = counters(server), len(server.log_text())
+    before, logged = Metrics(server), len(server.log_text())
 
     def ask_both(_: int) -> None:
         """Each on a connection of its own: the kernel spreads connections over the API servers."""
@@ -117,9 +99,7 @@ def test_every_api_server_reads_the_settings_repairs_and_refuses(server: VllmSer
 
     with ThreadPoolExecutor(12) as threads:
         assert len(list(threads.map(ask_both, range(24)))) == 24
-    after = counters(server)
-    name = "constrained_k2_refused_requests_total"
-    assert total(after, name) - total(before, name) == 24
+    assert Metrics(server, before)("refused_requests_total") == 24
     if topology.api_servers > 1:
         log = server.log_text()[logged:]
         refusing = set(re.findall(r"(?i)ApiServer_(\d) [^\n]*constrained_k2: refused", log))

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
-from constrained_k2 import JsonLimiter, Vocabulary, find_faults
+from constrained_k2 import Vocabulary, find_faults
 from constrained_k2.cli import main
 from constrained_k2.evaluation.server import VllmServer
 from constrained_k2.prompts import PromptRenderer
@@ -138,12 +136,6 @@ def test_render_compares_with_the_server(
         request.write_text(json.dumps({"messages": [{"role": "user", "content": "a[EOS]"}]} | xargs))
         assert main(["render", str(request), "--tokenizer", str(server.model), "--diff", server.url]) == code
     assert "The server renders the same prompt." in capsys.readouterr().err
-
-
-def test_a_schema_is_answered_by_a_forced_tool(server: VllmServer) -> None:
-    limiter = JsonLimiter({"enum": ["yes", "no"]}, name="verdict", description="Yes or no?")
-    body = limiter.request(messages=[{"role": "user", "content": "Is it?"}], max_tokens=500)
-    assert limiter.value(answered(server, CHAT, **body)) in {"yes", "no"}
 
 
 def test_the_example_of_a_json_limiter(server: VllmServer) -> None:

@@ -1,23 +1,23 @@
 """Refusals of a real vLLM server on both routes, which cost other requests nothing."""
 
 import asyncio
-import json
 import re
+from time import monotonic, sleep
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
-
 from constrained_k2.evaluation.server import VllmServer
-from scripts.bundled_samples.ordinary import ordinary_samples
+from scripts.bundled_samples.ordinary import TOOLS, ordinary_samples
+from tests.kit.servers import on
 from tests.kit.tools import tool
-from tests.vllm_plugin.asking import CHAT, MESSAGES, WEATHER, ask, chat, judged, post
+from tests.vllm_plugin.asking import CHAT, MESSAGES, WEATHER, Metrics, ask, chat, judged, post
 
 pytestmark = pytest.mark.server
+
+BODY: dict[str, Any] = {"model": "kimi-k2", "messages": MESSAGES, "temperature": 1.0}
 
 
 def refusal(server: VllmServer, path: str, **body: Any) -> str:
@@ -44,35 +44,19 @@ def test_bad_completions_requests(server: VllmServer, spec: Any, stream: bool) -
     ("fields", "message"),
     [
         ({"tools": [tool("")]}, "is empty"),
-        ({"tools": [tool("a<|tool_call_end|>")]}, "special token"),
         ({"tools": [tool("n" * 10_240)]}, "10240 bytes|maximum context length"),
         ({"tools": [tool(f"f{i}") for i in range(10_000)]}, "10000 tools|maximum context length"),
         ({"tools": [tool("f", {"description": "x" * 10_000_000}, description="")]}, "bytes|maximum context length"),
         ({"tools": [tool("f", {"type": "object", "not": {}}, strict=True)]}, "no value satisfies"),
-        (
-            {"tools": [tool("f", {"type": "object", "minProperties": 70}, strict=True)]},
-            "the tool is strict, and 'minProperties' cannot be enforced",
-        ),
-        (
-            {"tools": [tool("f", {"type": "string"}, strict=True)]},
-            "the tool is strict, and 'type' cannot be enforced: .*arguments are always an object",
-        ),
-        ({"response_format": {"type": "structural_tag", "format": {"type": "any_text"}}}, "response_format.type"),
-        ({"vllm_xargs": {"constrained_k2": "maybe"}}, "vllm_xargs.constrained_k2"),
         ({"vllm_xargs": {"constrained_k2_finish_reserve": 5000}}, "constrained_k2_finish_reserve"),
-        ({"vllm_xargs": {"constrained_k2_finish_reserve": "all"}}, "constrained_k2_finish_reserve"),
-        ({"vllm_xargs": {"constrained_k2_max_calls": "x"}}, "vllm_xargs.constrained_k2_max_calls"),
-        ({"vllm_xargs": {"constrained_k2_repeated_calls": "x"}}, "vllm_xargs.constrained_k2_repeated_calls"),
         ({"vllm_xargs": {"constrained_k2_repair": "maybe"}}, "vllm_xargs.constrained_k2_repair"),
-        ({"vllm_xargs": {"constrained_k2_repair": 0}}, "vllm_xargs.constrained_k2_repair"),
-        ({"vllm_xargs": {"constrained_k2_repair": ["off"]}}, "vllm_xargs.constrained_k2_repair"),
         ({"messages": [*MESSAGES, {"role": "user", "content": [{"type": "smell", "smell": "x"}]}]}, r"messages\[1\]"),
         ({"use_beam_search": True}, "use_beam_search"),
-        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
         ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex"),
     ],
 )
 def test_what_cannot_be_constrained_is_a_400(server: VllmServer, fields: Any, message: str, stream: bool) -> None:
+    """Each kind of refusal; all of them are in the tests of their fields."""
     said = refusal(
         server, CHAT, stream=stream, **{"messages": MESSAGES, "tools": [WEATHER], "max_tokens": 1000} | fields
     )
@@ -85,16 +69,6 @@ def test_messages_are_refused_too(server: VllmServer, stream: bool) -> None:
     answer = post(server, "/v1/messages", stream=stream, max_tokens=9, messages=MESSAGES, tools=tools)
     assert answer.status_code == 400
     assert "no value satisfies" in answer.text
-
-
-def test_schemas_that_would_end_the_server(server: VllmServer) -> None:
-    links = {f"d{n}": {"type": "object", "properties": {"x": {"$ref": f"#/$defs/d{n + 1}"}}} for n in range(1500)}
-    deep = {"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": links | {"d1500": {}}}
-    wide = {"type": "object", "properties": {"a": {"enum": list(range(20_000))}}}
-    for parameters in (deep, wide):
-        spec = {"tools": [tool("f", parameters, strict=True)], "tool_choice": "required"}
-        assert "is over the" in refused_spec(server, json.dumps(spec))
-    assert httpx.get(f"{server.url}/health").is_success
 
 
 @pytest.mark.parametrize(
@@ -116,31 +90,49 @@ def test_bodies_that_are_no_request(server: VllmServer, content: bytes) -> None:
     assert answer.status_code in {400, 422}
 
 
-def test_bad_requests_and_aborts_do_not_disturb_the_others(server: VllmServer) -> None:
-    samples = list(ordinary_samples(24, seed=3))
+async def hang_up(client: openai.AsyncOpenAI, number: int) -> bool:
+    """Ask for calls and leave after some pieces of one; whether any piece came."""
+    body = BODY | {"tools": TOOLS, "tool_choice": "required", "max_tokens": 2000, "seed": number, "stream": True}
+    stream = await client.chat.completions.create(**body, extra_body={"min_tokens": 50})
+    pieces = 0
+    async for chunk in stream:
+        pieces += bool(chunk.choices and chunk.choices[0].delta.tool_calls)
+        if pieces > number % 5:
+            break
+    await stream.close()
+    return pieces > 0
 
-    async def everything() -> list[Any]:
-        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=120) as opened:
 
-            async def bad(number: int) -> None:
-                tools = [tool("f", {"not": {}}, strict=True)] if number % 2 else [tool("")]
-                body: dict[str, Any] = {"model": "kimi-k2", "messages": MESSAGES, "tools": tools}
-                with pytest.raises(openai.BadRequestError):
-                    await opened.chat.completions.create(**body)
+async def bad(client: openai.AsyncOpenAI, number: int) -> None:
+    tools: Any = [tool("f", {"not": {}}, strict=True)] if number % 2 else [tool("")]
+    with pytest.raises(openai.BadRequestError):
+        await client.chat.completions.create(**BODY, tools=tools)
 
-            async def aborted() -> None:
-                body: dict[str, Any] = {"model": "kimi-k2", "messages": MESSAGES, "tools": [WEATHER]}
-                stream = await opened.chat.completions.create(**body, tool_choice="required", stream=True)
-                async for chunk in stream:
-                    if chunk.choices and chunk.choices[0].delta.tool_calls:
-                        break
-                await stream.close()
 
-            good = (ask(opened, s, model="kimi-k2", temperature=1.0, max_tokens=2048) for s in samples)
-            return await asyncio.gather(*good, *map(bad, range(10)), *(aborted() for _ in range(4)))
+def unfinished(server: VllmServer) -> float:
+    metrics = Metrics(server)
+    return metrics("vllm:num_requests_running") + metrics("vllm:num_requests_waiting")
 
-    answers = asyncio.run(everything())[: len(samples)]
+
+@on("structured_output", "logits_processor", "ngram")
+def test_bad_requests_and_clients_that_hang_up_do_not_disturb_the_others(server: VllmServer) -> None:
+    samples, logged = list(ordinary_samples(24, seed=3)), len(server.log_text())
+
+    async def everything() -> Any:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=300) as client:
+            asked = (ask(client, sample, model="kimi-k2", temperature=1.0, max_tokens=2048) for sample in samples)
+            left = (hang_up(client, number) for number in range(48))
+            refused = (bad(client, number) for number in range(10))
+            return await asyncio.gather(*(asyncio.gather(*each) for each in (asked, left, refused)))
+
+    answers, left, _ = asyncio.run(everything())
     result, problems = judged(samples, answers)
-    assert not problems
-    assert result.served == result.due
+    assert not problems and result.served == result.due
+    assert sum(left) > 24
+    deadline = monotonic() + 60
+    while unfinished(server) and monotonic() < deadline:
+        sleep(0.25)
+    assert not unfinished(server), "aborted requests are still being served"
+    log = server.log_text()[logged:]
+    assert "cannot go on" not in log and "EngineDeadError" not in log and "Traceback" not in log
     assert chat(server, tools=[WEATHER], tool_choice="required", max_tokens=1000, temperature=1.0).calls

@@ -11,9 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from vllm.engine.arg_utils import AsyncEngineArgs
 
 from constrained_k2 import InvalidRequest

@@ -8,8 +8,6 @@ from typing import Any
 import httpx
 import pytest
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from constrained_k2.evaluation.server import VllmServer
 from tests.kit.servers import on, started
 from tests.prompts.dialogs import call, calls, result

@@ -16,8 +16,6 @@ import httpx
 import psutil
 import pytest
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
 from benchmarks.ranks.run import Answers
 from benchmarks.ranks.run import judged as judged_bodies
 from constrained_k2.evaluation.sample import Sample
@@ -30,11 +28,10 @@ from constrained_k2.evaluation.server import (
     _free_port,
     with_settings,
 )
-from constrained_k2.evaluation.server_metrics import parse_counters
 from constrained_k2.testing import build_model
 from scripts.bundled_samples.ordinary import ordinary_samples
 from tests.kit.warm import WarmServer
-from tests.vllm_plugin.asking import CHAT, ask_all, judged
+from tests.vllm_plugin.asking import CHAT, Metrics, ask_all, judged, settled
 
 pytestmark = pytest.mark.server
 
@@ -74,13 +71,11 @@ def test_both_nodes_constrain(kind: str, route: tuple[str, ...], tmp_path: Path)
     ):
         asked = ask_all(server.url, samples, model="kimi-k2", temperature=1.0, max_tokens=500, extra_body=RESERVE)
         result, problems = judged(samples, asyncio.run(asked))
-        time.sleep(1)  # the last step's statistics come behind its answer
-        counters = parse_counters(httpx.get(f"{server.url}/metrics", timeout=60).text)
+        metrics = settled(server)
     assert not problems
     assert result.calls == result.declared == result.valid == result.numbered >= result.due > 15
-    steps = [value for name, value in counters.items() if name.startswith("constrained_k2_masked_steps_total{")]
-    assert len(steps) == (2 if kind == "data parallel" else 1)
-    assert all(steps)
+    engines = range(2 if kind == "data parallel" else 1)
+    assert all(metrics("masked_steps_total", engine=str(rank)) for rank in engines)
 
 
 def connector(role: str, storage: Path) -> tuple[str, str]:
@@ -100,8 +95,8 @@ def ask(server: VllmServer, samples: Sequence[Sample], max_tokens: int) -> Answe
 
 def prompt_tokens(server: VllmServer) -> dict[str, float]:
     """The number of prompt tokens by source, as vLLM counts them."""
-    counters = parse_counters(httpx.get(f"{server.url}/metrics", timeout=60).text, "vllm:prompt_tokens_by_source_total")
-    return {source: value for name, value in counters.items() for source in SOURCES if f'source="{source}"' in name}
+    metrics = Metrics(server)
+    return {source: metrics("vllm:prompt_tokens_by_source_total", source=source) for source in SOURCES}
 
 
 @pytest.mark.parametrize(

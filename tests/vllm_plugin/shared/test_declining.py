@@ -2,30 +2,22 @@
 
 import random
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary, parse_completion
 from constrained_k2.request.undeclared_calls import CALL_THRESHOLD
-from constrained_k2.turn.intent import Intent
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
-from constrained_k2.vllm_plugin.engine_core import patched as scheduler
-from constrained_k2.vllm_plugin.engine_core import structured_output
 from constrained_k2.vllm_plugin.shared.counters import EngineCounters
-from constrained_k2.vllm_plugin.shared.declining import Declining
-from constrained_k2.vllm_plugin.shared.row_plan import NamedRow, PlannedRow, planned_ids
-from constrained_k2.vllm_plugin.worker import masked_request, patched, row_masks
+from constrained_k2.vllm_plugin.worker import row_masks
 from constrained_k2.vllm_plugin.worker.device_masks import DeviceMasks
 from tests.kit.budget import SEED, tries
 from tests.kit.tools import tool
 from tests.vllm_plugin.declining import Speaker, SpeakingEngine, spoken
-from tests.vllm_plugin.patched import patch_vllm
 from tests.vllm_plugin.scheduling import admitted, config_of, drafter, turn_of
-from tests.vllm_plugin.served import CPU, NEVER, asking, left, update, vllm_config
+from tests.vllm_plugin.served import CPU, asking, update, vllm_config
 
 NAMES = ("get_weather", "get_time", "search")
 BODY: dict[str, Any] = {"tools": [tool(name, {"type": "object", "additionalProperties": False}) for name in NAMES]}
@@ -49,18 +41,6 @@ def speakers_of(vocabulary: Vocabulary, seed: int, count: int) -> dict[str, Spea
         at = (name[0], name[len(name) // 2], name[-1], chance.randrange(len(script)))[number % 4]
         share = (0.1, 0.6, 0.3, 0.4)[number // 4 % 4]  # two of them are below the threshold
         found[str(number)] = Speaker(script, vocabulary.size, {at: share})
-    return found
-
-
-@pytest.fixture
-def counters(monkeypatch: pytest.MonkeyPatch) -> EngineCounters:
-    """Those of a process that has just started."""
-    patch_vllm()
-    declining = Declining(found := EngineCounters())
-    for module in (patched, scheduler, row_masks):
-        monkeypatch.setattr(module, "declining", declining)
-    for module in (structured_output, masked_request):
-        monkeypatch.setattr(module, "engine_counters", found)
     return found
 
 
@@ -167,21 +147,3 @@ def test_calls_of_a_logits_processor_are_counted_once_each(
     assert counters.declined_calls == 1
     enter(BODY, output)
     assert counters.declined_calls == 1
-
-
-def test_the_v2_runner_declines_rows_that_the_device_knows(counters: EngineCounters) -> None:
-    """Requests a and b; of b's two drafts the device verifies one, so its third row is none."""
-    meant = np.arange(4, dtype=np.int32)
-    rows = [PlannedRow(0, 0, "b"), PlannedRow(0, 1, "b"), PlannedRow(0, 2, "b"), PlannedRow(1, 0, "gone")]
-    named = [NamedRow(row, (row.request_id, 0), Intent(meant, 9, 0.5)) for row in rows]
-    logits = torch.zeros(4, 32)
-    logits[1, 2] = 9.0  # meant: the first row of b
-    batch = SimpleNamespace(req_ids=["a", "b", "c"], cu_num_logits=torch.tensor([0, 1, 3, 4], dtype=torch.int32))
-
-    def mask(worker: Any, logits: torch.Tensor, batch: Any, ids: list[str], masks: Any) -> None:
-        logits[1:3, 4:] = NEVER
-
-    replaced = patched.apply_grammar_bitmask_v2(mask)
-    replaced(None, logits, batch, planned_ids(["b", "gone"], (), named), np.zeros((4, 1)))
-    assert not logits[0].any() and not logits[3].any()
-    assert (left(logits[1]), left(logits[2])) == ({0, 1, 2, 3}, {9})

@@ -234,7 +234,7 @@ def test_a_process_gets_the_entry_patches_and_its_rows_once(processes: tuple[Pro
 def test_a_row_says_all(row: Patch) -> None:
     module, _, function = row.replacement.partition(":")
     assert callable(getattr(import_module(f"{PACKAGE}.{module}"), function))
-    assert row.why and row.upstream and row.remove_when
+    assert row.why and row.remove_when
     assert row.versions and set(row.versions) <= set(TESTED_VERSIONS)
     assert row.processes and set(row.processes) <= set(get_args(Process))
 

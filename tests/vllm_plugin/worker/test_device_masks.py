@@ -16,10 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from constrained_k2.errors import ConstrainedK2Error
 from constrained_k2.kernels import MAX_IDS, torch_kernel
 from constrained_k2.turn.phases import Phase
+from constrained_k2.vllm_plugin.shared import row_probe
 from constrained_k2.vllm_plugin.shared.counters import EngineCounters
-from constrained_k2.vllm_plugin.shared.row_plan import PlannedRow
-from constrained_k2.vllm_plugin.shared.row_probe import RowProbe
-from constrained_k2.vllm_plugin.worker import device_masks, host_masks
+from constrained_k2.vllm_plugin.worker import device_masks
 from constrained_k2.vllm_plugin.worker.device_masks import DeviceMasks
 from constrained_k2.vllm_plugin.worker.host_masks import HostMasks
 from constrained_k2.vllm_plugin.worker.known_masks import MaskSlots, Row, ShortMasks
@@ -243,22 +242,20 @@ def test_masks_that_allow_nothing_are_refused() -> None:
             assert not logits.any()
 
 
-def test_examined_rows_of_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examined_rows_of_a_launch(counters: EngineCounters) -> None:
     found = []
     for masks in (HostMasks(SIZE, 4), DeviceMasks(SIZE, 4, CPU, pin=False)):
         torch.manual_seed(3)
-        probe = RowProbe(counters := EngineCounters())
-        monkeypatch.setattr(host_masks, "row_probe", probe)
-        monkeypatch.setattr(device_masks, "row_probe", probe)
+        counters.examined_rows = counters.changed_rows = 0
         for _ in range(5):
             masks.begin()
             masks.begin_rows()
             for row in range(4):
                 tokens = TokenSet(range(2 if row % 2 == 0 else 90), SIZE, complement=row > 1)
                 masks.add(row, Matcher(tokens))  # type: ignore[arg-type]
-                masks.examine([PlannedRow(row, 0)])
+                masks.examine([row])
             masks.apply(torch.randn(4, SIZE))
-        probe.count()
+        row_probe.row_probe.count()
         found.append((counters.examined_rows, counters.changed_rows))
     assert found[0] == found[1] and found[0][0] == 20 and 0 < found[0][1] < 20
 

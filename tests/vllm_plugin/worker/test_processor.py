@@ -23,21 +23,13 @@ from vllm.v1.worker.gpu.sample.logits_processor import (
     build_custom_logits_processors_params_validator,
 )
 
-from constrained_k2 import (
-    InvalidRequest,
-    ToolCall,
-    Vocabulary,
-    render_tool_calls,
-)
+from constrained_k2 import InvalidRequest, ToolCall, Vocabulary, render_tool_calls
 from constrained_k2.engines.llguidance.matcher import LLGuidanceMatcher
 from constrained_k2.vllm_plugin import KimiK2LogitsProcessor
-from constrained_k2.vllm_plugin.shared import row_plan
+from constrained_k2.vllm_plugin.shared import row_plan, row_probe
 from constrained_k2.vllm_plugin.shared.counters import EngineCounters
 from constrained_k2.vllm_plugin.shared.matcher_factory import MatcherFactory
-from constrained_k2.vllm_plugin.shared.row_probe import RowProbe
-from constrained_k2.vllm_plugin.worker import host_masks
 from constrained_k2.vllm_plugin.worker.logits_processor_v1 import KimiK2LogitsProcessorV1
-from constrained_k2.vllm_plugin.worker.logits_processor_v2 import KimiK2LogitsProcessorV2
 from constrained_k2.vocabulary.bitmask import allowed_ids
 from tests.kit.tools import tool
 from tests.kit.turns import call_start
@@ -77,12 +69,11 @@ def test_every_step_of_a_turn(processor: KimiK2LogitsProcessor, vocabulary: Voca
 
 
 def test_rows_of_sampled_steps_are_examined(
-    model: Path, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+    model: Path, vocabulary: Vocabulary, counters: EngineCounters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each step here; rows may move."""
     monkeypatch.setattr(row_plan, "INTERVAL", 1)
     processor = KimiK2LogitsProcessor(vllm_config(model, vocabulary), CPU, is_pin_memory=False)
-    monkeypatch.setattr(host_masks, "row_probe", probe := RowProbe(counters := EngineCounters()))
     output: list[int] = []
     processor.update_state(update(added=[(3, asking(BODY), [1], output), (0, asking(), [1], [])]))
     turn = [*vocabulary.encode("Hi"), *render_tool_calls([ToolCall("f", 0, "{ }")], vocabulary)]
@@ -93,22 +84,12 @@ def test_rows_of_sampled_steps_are_examined(
         logits[row, token] += 20 * (number % 2)
         changed += int(logits[row].argmax()) not in expected(vocabulary, BODY, output)
         processor.apply(logits)
-        probe.count()
+        row_probe.row_probe.count()
         assert (counters.examined_rows, counters.changed_rows) == (number, changed)
         output.append(token)
         processor.update_state(update(moved=[(row, 3 - row, MoveDirectionality.SWAP)]))
         row = 3 - row
     assert 0 < changed < len(turn)
-
-
-def test_rows_of_others_are_not_written(processor: KimiK2LogitsProcessor, vocabulary: Vocabulary) -> None:
-    given = (asking(), asking(REQUIRED), asking())
-    processor.update_state(update(added=[(row, params, [1], []) for row, params in enumerate(given)]))
-    logits = torch.randn(3, vocabulary.size)
-    before = logits.clone()
-    processor.apply(logits)
-    assert torch.equal(logits[[0, 2]], before[[0, 2]])
-    assert not torch.equal(logits[1], before[1])
 
 
 def test_rows_move_swap_and_leave(processor: KimiK2LogitsProcessor, vocabulary: Vocabulary) -> None:
@@ -166,9 +147,8 @@ def test_a_bad_request_ends_alone(
     markers, output = vocabulary.format, list(begun)
     bad = asking(extra={"constrained_k2": constraint})
     processor.update_state(update(added=[(0, bad, [1], output), (1, asking(REQUIRED), [1], [])]))
-    for token in (
-        [] if begun else call_start(vocabulary)
-    ):  # a strict schema without a grammar is found when its tool is called
+    # A strict schema without a grammar is found when its tool is called.
+    for token in [] if begun else call_start(vocabulary):
         allowed(processor, vocabulary)
         output.append(token)
     assert allowed(processor, vocabulary, 0, 1) == [{markers.turn_end}, {markers.section_begin}]
@@ -202,18 +182,11 @@ def test_the_v1_runner_loads_it(model: Path, vocabulary: Vocabulary) -> None:
     assert [type(processor) for processor in before] == [MinTokensLogitsProcessor, LogitBiasLogitsProcessor]
 
 
-def test_the_v2_runner_makes_its_own(model: Path, vocabulary: Vocabulary) -> None:
-    made = KimiK2LogitsProcessor(vllm_config(model, vocabulary, 3), states(vocabulary))
-    assert isinstance(made, KimiK2LogitsProcessorV2)
-
-
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
         (asking(extra={"constrained_k2": "{"}), "vllm_xargs.constrained_k2: must be JSON"),
         (asking(REQUIRED, structured_outputs=StructuredOutputsParams(regex="a")), "structured_outputs"),
-        (asking(extra={"constrained_k2": 1}), "must be a string"),
-        (asking(REQUIRED | {"tool_choice": "x"}), "tool_choice"),
         (asking({"tools": [tool("f", {"not": {}}, strict=True)]}), "no value satisfies"),
     ],
 )
