@@ -1,4 +1,4 @@
-"""Drops objects that another object of the same union subsumes, in unions of eight or more."""
+"""Drops object alternatives that another one in the union subsumes, if there are eight or more."""
 
 from constrained_k2.schema.shapes import Object, Shape, Shapes
 

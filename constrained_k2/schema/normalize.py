@@ -1,4 +1,4 @@
-"""Expands a schema, one level at a time, into shapes without allOf, anyOf, oneOf, not, if and $ref.
+"""Expands a schema, level by level, into shapes (sets of values of one type), without allOf or $ref.
 
 {"anyOf": [{"type": "integer"}, {"const": "x"}], "minimum": 3}     Number(integer=True, low=3), ListedValue('"x"')
 """

@@ -1,4 +1,4 @@
-"""Rewrites regexes of Python and Go as ECMA-262, and turns leading lookaheads into separate patterns."""
+"""Rewrites regexes of Python, Go and JavaScript as ECMA-262; splits off leading lookaheads."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Chooses the key of a member that ``not`` demands, in objects that allow only declared keys.
+"""Splits an object that needs a member because of ``not`` into one alternative per possible key.
 
 Such a member is a witness (:class:`~constrained_k2.schema.shapes.Witness`). ``{"not": {"additionalProperties": A}}``
 demands a member whose value fails A.

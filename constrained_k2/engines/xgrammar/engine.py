@@ -1,4 +1,4 @@
-"""The xgrammar engine: compiles schemas (keys in schema order), and reports unenforced keywords."""
+"""The xgrammar engine: compiles schemas (keys in schema order), matches arguments, fills masks."""
 
 import base64
 import json

@@ -1,1 +1,1 @@
-"""Writes schemas as Lark for LLGuidance; translates clients' grammars, and parses text by them."""
+"""Writes schemas as Lark for LLGuidance; translates clients' grammars, and parses text under them."""

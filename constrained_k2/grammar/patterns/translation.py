@@ -1,4 +1,4 @@
-"""Translates ECMA-262 patterns on string values into regexes on their JSON or XTML spelling.
+"""Translates ECMA-262 patterns of string values into regexes that match their JSON or XTML escapes.
 
 Grammars intersect these regexes with negated patterns and excluded values, which are spelled in the same way. On a side
 without an anchor, a regex gets ``.*``:

@@ -1,4 +1,4 @@
-"""State of planning one schema's grammar: its nodes, and notes on keywords not enforced exactly."""
+"""The working state while a schema's grammar is planned: nodes, and notes on inexact keywords."""
 
 from collections.abc import Callable
 from functools import partial

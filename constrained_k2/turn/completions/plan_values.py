@@ -1,4 +1,4 @@
-"""Lists a value's allowed constants and types, roughly shortest first, and an object's keys.
+"""Lists, from a grammar's plan, the constants and types allowed for a value, and an object's keys.
 
 property {"anyOf": [{"$ref": "#"}, {"type": "null"}]}     Null (4 characters), then the root's objects
 """

@@ -1,4 +1,4 @@
-r"""Incrementally parses text of a client's Lark or regex grammar, and the JSON or XTML around it.
+r"""Incrementally parses text under a client's Lark or regex grammar, and the JSON or XTML around it.
 
 {"input": "(ab      Kimi K2: inside the text, after (ab
 """

@@ -1,4 +1,4 @@
-"""Parses unfinished XTML arguments incrementally: the current tag or value, keys and values so far."""
+"""Parses unfinished XTML arguments (Kimi K3): the current tag or value, keys and values so far."""
 
 import json
 import re

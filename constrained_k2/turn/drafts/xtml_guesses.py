@@ -1,4 +1,4 @@
-"""Drafts the next tokens of a call's XTML arguments, from the schema, the prompt and the call so far.
+"""Drafts the next tokens of a call's XTML arguments (Kimi K3), from schema, prompt and call so far.
 
 It drafts a block for each required key, in the prompt's order and with the type word of its schema, and the call's end
 after the last block. Values that are not strings are drafted as in JSON.

@@ -1,4 +1,4 @@
-"""Computes masks from the token trie, and caches recently used ones; all grammars share the cache.
+"""Computes masks from the token trie, without LLGuidance's parser; all grammars share a cache.
 
 For example, a new tool's first free string may use the mask that was computed for another tool's free string.
 """

@@ -1,4 +1,4 @@
-"""Finds, by path, the ``uniqueItems`` arrays whose items the uniqueness filter compares."""
+"""Finds, by path, the arrays whose items must be compared while decoding, for ``uniqueItems``."""
 
 from constrained_k2.engines.llguidance.uniqueness.texts import Identity, identity_of
 from constrained_k2.formats.kimi_k3 import escape
