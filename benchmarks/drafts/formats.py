@@ -29,7 +29,7 @@ Propose = Callable[[int], list[int]]
 
 ARMS = ("n-gram", "grammar", "grammar and prompt")
 _TURNS = 300
-_SHORTEST, _LONGEST = 2, 4  # tokens that n-gram drafts look up, as `python -m benchmarks.drafts` configures vLLM
+_SHORTEST, _LONGEST = 2, 4  # tokens that n-gram drafts look up
 
 
 def ngram_draft(ids: Sequence[int], limit: int) -> list[int]:
