@@ -19,7 +19,7 @@ from constrained_k2.vllm_plugin.shared.settings import Route, settings_in
 PROCESSOR_FLAG = "--logits-processors"
 PARSER_FLAG = "--tool-call-parser"
 STRICT_LEVEL_FLAG = "--tool-strict-level parameter"
-"""With this flag vLLM's front ends send a structural tag, schemas included, with every request that has tools."""
+"""With this flag vLLM's front ends send a structural tag, schemas included, with requests that may call tools."""
 
 _OUR_PROCESSOR = f"{PROCESSOR_FLAG} {PACKAGE}:KimiK2LogitsProcessor"
 
