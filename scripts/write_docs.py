@@ -33,7 +33,7 @@ What operators and clients can set.
 ## Settings of a server
 
 Pass them with `--additional-config '{{"constrained_k2": {{…}}}}'`.
-An unknown name or a wrong value stops the server.
+With an unknown name or a wrong value, the server does not start.
 
 {settings}
 

@@ -1,4 +1,4 @@
-"""Drops object alternatives that another one in the union subsumes, if there are eight or more."""
+"""Drops object shapes that another one subsumes, if a union has eight or more object shapes."""
 
 from constrained_k2.schema.shapes import Object, Shape, Shapes
 

@@ -1,4 +1,4 @@
-"""Writes a schema's grammar; retries less exactly if narrowing left no value or costs too much.
+"""Writes a schema's grammar; if it would be empty or cost too much, relaxes keywords and retries.
 
 A negation may be narrowed: its grammar lacks some instances, which is harmless while others remain. If none remains,
 the negations that have no exact grammar are relaxed instead. If every attempt fails, the schema is refused.

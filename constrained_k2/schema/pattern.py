@@ -1,4 +1,4 @@
-"""Rewrites regexes of Python, Go and JavaScript as ECMA-262; splits off leading lookaheads."""
+"""Rewrites Python's and Go's regex syntax, and /^…$/, as ECMA-262; splits off or drops lookarounds."""
 
 import re
 from collections.abc import Iterator

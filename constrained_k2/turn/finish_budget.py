@@ -1,4 +1,4 @@
-"""Finish reserve: near ``max_tokens``, masks steer calls and response-format answers to a quick end.
+"""Finish reserve: near ``max_tokens``, masks steer calls and formatted answers to a quick end.
 
 A filtered mask is a non-empty subset of the mask, so required keys are still written and values still satisfy their
 schemas. Filtering depends on the accepted tokens alone, never on time or chance, so all ranks filter alike.

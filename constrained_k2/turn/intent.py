@@ -1,4 +1,4 @@
-"""Finds tokens that fit a declared name, ignoring case and separators, to drop all other calls.
+"""Finds tokens that may spell a declared function name; if they are improbable, the call is dropped.
 
 Upper and lower case, and the separators ``_``, ``-``, ``.`` and blanks, make no difference. So ``searchFiles`` means
 ``search_files``, and ``files_list`` does not.

@@ -1,4 +1,4 @@
-"""Computes the mask of a turn's next token in five stages; a logits processor adds a sixth.
+"""Computes the mask of a turn's next token in five stages; a sixth, in the worker, may undo it.
 
 == ========================= ========================================= ==========================================
    stage                     who                                       rule

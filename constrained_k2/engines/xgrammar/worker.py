@@ -1,4 +1,4 @@
-"""A separate process that tests whether xgrammar can compile a schema, under time and memory limits.
+"""A separate process that tries to compile schemas with xgrammar, under time and memory limits.
 
 Started as ``python -m constrained_k2.engines.xgrammar.worker``.
 Some schemas take xgrammar minutes or gigabytes, and native code cannot be interrupted. This process has the vocabulary

@@ -1,4 +1,4 @@
-"""Translates ECMA-262 patterns of string values into regexes that match their JSON or XTML escapes.
+"""Translates ECMA-262 patterns into regexes of the JSON or XTML text of the strings they match.
 
 Grammars intersect these regexes with negated patterns and excluded values, which are spelled in the same way. On a side
 without an anchor, a regex gets ``.*``:

@@ -1,4 +1,4 @@
-"""The working state while a schema's grammar is planned: nodes, and notes on inexact keywords."""
+"""The state of planning one schema's grammar: nodes so far, and keywords that are not exact."""
 
 from collections.abc import Callable
 from functools import partial

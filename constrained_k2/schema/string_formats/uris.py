@@ -1,4 +1,4 @@
-"""Regexes for URIs, IRIs, references and URI templates, from the grammars of RFC 3986, 3987 and 6570."""
+"""Regexes for URIs, IRIs, their relative references and URI templates: RFC 3986, 3987 and 6570."""
 
 from constrained_k2.schema.string_formats.hosts import IPV6_ADDRESS
 

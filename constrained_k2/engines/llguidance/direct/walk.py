@@ -1,4 +1,4 @@
-"""Computes a mask by walking the token trie along the bytes that a parser state allows next.
+"""Computes a mask, or a forced token, by walking the token trie along the bytes a state allows.
 
 If an integer follows {"a": the token `` 12,`` is walked byte by byte: blank, digits, a comma that ends the value.
 """
