@@ -1,6 +1,7 @@
 """Reads the tools that a rendered prompt declares, by its token ids.
 
-Kimi K2's chat templates put the tools of a request first, before any text of a client, so no message can forge them:
+Kimi K2's chat templates put the tools of a request first, before any text of a client. In a request without tools, a
+first system message with the name ``tool_declare`` looks the same:
 
     <|im_system|>tool_declare<|im_middle|>[{"type": "function", "function": {…}}, …]<|im_end|>
 

@@ -1,4 +1,4 @@
-"""Drops object shapes that another one subsumes, if a union has eight or more object shapes."""
+"""Drops a union's object shapes that another of them subsumes, if it has eight or more object shapes."""
 
 from constrained_k2.schema.shapes import Object, Shape, Shapes
 

@@ -1,4 +1,4 @@
-"""Validates JSON values against an expanded schema, such as ``enum`` values against other keywords."""
+"""Validates JSON values against an expanded schema: for example ``enum`` values by other keywords."""
 
 from fractions import Fraction
 from typing import Any

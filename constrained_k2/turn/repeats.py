@@ -1,4 +1,4 @@
-r"""Computes a call's digest, to detect repeats: the same function with arguments equal as JSON.
+r"""Computes a digest of a call, to detect calls that repeat a function and its arguments (as JSON).
 
 ``{"a": 1, "b": "x"}`` and ``{"b":"\u0078","a":1.0}`` are equal.
 """

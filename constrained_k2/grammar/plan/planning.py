@@ -1,4 +1,4 @@
-"""The state of planning one schema's grammar: nodes so far, and keywords that are not exact."""
+"""The state of planning one schema's grammar: nodes so far, and keywords not enforced exactly."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,1 +1,1 @@
-"""Incremental parsers of call arguments and answers, for draft tokens and short completions."""
+"""Incremental parsers of call arguments and answers, to draft tokens and to end them in few tokens."""

@@ -1,4 +1,4 @@
-"""Searches a prompt's end for values to draft: a key's latest value, and names, ids and numbers.
+"""Searches a prompt's end for values to draft: a key's latest value, names, ids, numbers and dates.
 
 A prompt is read once per request, at the first look-up. The cost is bounded: only a limited length at the prompt's end
 is read, and every pattern takes linear time.

@@ -1,1 +1,1 @@
-"""Computes masks of simple parser states by a token trie, using LLGuidance only for single terminals."""
+"""Computes masks of simple parser states with a trie of all tokens; LLGuidance does single terminals."""
