@@ -1,4 +1,4 @@
-"""The interface of a grammar engine, which matches only arguments and answers, never call headers.
+"""The interfaces of grammar engines, compiled grammars, and matchers of arguments and answers.
 
 grammar = engine.compile('{"type": "object"}')     once per schema, shared by all requests
 matcher = grammar.matcher("tools[0]")              once per call

@@ -1,1 +1,1 @@
-"""Writes grammars of call arguments, answers and whole turns, for LLGuidance and xgrammar."""
+"""Writes grammars of arguments, answers and assistant messages, for LLGuidance and xgrammar."""

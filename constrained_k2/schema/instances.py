@@ -1,4 +1,4 @@
-"""Validates JSON values against an expanded schema: for example ``enum`` values by other keywords."""
+"""Validates JSON values and keys against an expanded schema, such as its own ``enum`` values."""
 
 from fractions import Fraction
 from typing import Any

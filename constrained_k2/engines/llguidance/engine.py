@@ -1,4 +1,4 @@
-"""LLGuidance engine: compiles schemas and clients' grammars; relaxes keywords if a schema costs much.
+"""LLGuidance engine: compiles schemas and clients' grammars; simplifies schemas that cost too much.
 
 A schema becomes a Lark grammar with keys in any order and exact bounds.
 """

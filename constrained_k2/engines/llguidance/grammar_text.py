@@ -1,4 +1,4 @@
-"""Translates JSON Schema, regex, Lark and EBNF to Lark; matches schema patterns with LLGuidance."""
+"""Writes Lark text of schemas and clients' grammars; matches schema patterns with LLGuidance."""
 
 import json
 import re

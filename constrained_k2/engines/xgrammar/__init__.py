@@ -1,4 +1,4 @@
-"""xgrammar as a second grammar engine, for JSON arguments and JSON answers with a schema."""
+"""xgrammar as a second engine, for JSON arguments and answers; converts structural tags to EBNF."""
 
 from xgrammar import Grammar
 

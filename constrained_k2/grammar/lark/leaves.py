@@ -1,4 +1,4 @@
-"""Writes the Lark rules of strings, numbers, booleans and null; values.py does enum and const.
+"""Writes the Lark rules of strings, numbers, booleans, null, and (by values.py) enum and const.
 
 StringPlan(…, '/"a.*"/')              T0: /"a.*"/
 NumberPlan(Number(multiple=0.5))      "-"? %json {"type": "number", "minimum": 0, "multipleOf": 0.5}

@@ -1,4 +1,4 @@
-r"""Builds automata of a client's Lark or regex grammar, with each state's shortest completion.
+r"""Builds automata of a client's Lark or regex grammar, with the shortest ending from each state.
 
     start: "(" start* ")" | /[a-z]+/ ";"        shortest text: () (2 characters); completion of ((ab: ;)) (3)
 

@@ -1,4 +1,4 @@
-r"""Parses text incrementally by a client's grammar; finds short completions of any parser state.
+r"""Incrementally parses text by a client's grammar; finds short suffixes that complete the text.
 
     start: "(" start* ")" | /[a-z]+/ ";"        ((ab is inside /[a-z]+/, in three nested rules; its completion is ;))
 

@@ -1,4 +1,4 @@
-"""Detects objects that allow infinitely many undeclared keys: ``minProperties`` can count those.
+"""Detects objects with infinitely many undeclared keys: their ``minProperties`` can be enforced.
 
 Such keys need not repeat. A matcher masks a key that the object already has
 (:mod:`constrained_k2.engines.llguidance.uniqueness`), unless all keys with the same prefix have been written.

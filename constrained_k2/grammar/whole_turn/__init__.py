@@ -1,1 +1,1 @@
-"""Writes grammars of a whole model turn: reasoning, text, markers, call ids and arguments."""
+"""Writes grammars of a whole assistant message: reasoning, text, special tokens, tool calls."""

@@ -1,4 +1,4 @@
-"""The classes Keyword (a row of the keyword table) and Reader (reads the keywords of a schema)."""
+"""Classes for implementing keywords: Keyword (a table row), Reader (of schemas), Expander, Case."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""Implements unevaluatedProperties and unevaluatedItems: a shape per combination of true branches.
+"""Implements unevaluatedProperties and unevaluatedItems: one shape per set of subschemas that hold.
 
 Such an alternative, a case, assumes that some branches (of an ``anyOf``, say) hold, and lists the properties and items
 that they evaluate. If more branches hold, the case is only stricter than necessary. So a case need not assume that the

@@ -1,1 +1,1 @@
-"""Proposes short completions of a call or an answer, for when ``max_tokens`` is about to run out."""
+"""Proposes short texts that end a call or an answer when ``max_tokens`` is about to run out."""

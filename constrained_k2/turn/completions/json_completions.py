@@ -1,4 +1,4 @@
-"""Proposes short completions of JSON arguments from their grammar; the mask decides which are legal.
+"""Proposes short texts that complete JSON arguments or answers; masks decide which are legal.
 
 It proposes the shortest allowed value (``null`` in a linked list), the missing required keys of an object, the end of
 an array, and the shortest suffix that a string's pattern and length demand. If an object has several alternatives, the

@@ -1,4 +1,4 @@
-r"""Proposes short completions of text under a client's Lark or regex grammar (tool input or answer).
+r"""Proposes short texts that complete tool input or an answer in a client's Lark or regex grammar.
 
 {"input": "(ab      Kimi K2: a completion of (ab is ;) in the client's grammar. With the object's end:  ;)"}
 """

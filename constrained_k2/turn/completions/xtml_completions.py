@@ -1,4 +1,4 @@
-"""Proposes short completions of Kimi K3's XTML arguments; the mask decides which are legal.
+"""Proposes short texts that complete Kimi K3's XTML arguments; masks decide which are legal.
 
 Required keys come first, each in a block (a tagged argument) with the type of its shortest value. Strings end as soon
 as the mask allows.

@@ -1,1 +1,1 @@
-"""Incremental parsers of call arguments and answers, to draft tokens and to end them in few tokens."""
+"""Incremental parsers of arguments and answers, to draft tokens and to finish in few tokens."""

@@ -1,4 +1,4 @@
-"""Completes started XTML argument tags, and chooses the word of their ``type`` attribute."""
+"""Completes started XTML argument tags, and chooses the value of their ``type`` attribute."""
 
 import json
 from collections.abc import Sequence

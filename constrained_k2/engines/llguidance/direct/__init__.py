@@ -1,1 +1,1 @@
-"""Computes masks of simple parser states with a trie of all tokens; LLGuidance does single terminals."""
+"""Computes masks of simple parser states from a token trie; LLGuidance is used only for terminals."""

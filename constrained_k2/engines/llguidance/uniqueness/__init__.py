@@ -1,1 +1,1 @@
-"""Uniqueness filter: masks out tokens that repeat a key or ``uniqueItems`` item, if others remain."""
+"""Masks out tokens that repeat a key or a ``uniqueItems`` item, unless no other tokens remain."""
