@@ -1,4 +1,4 @@
-"""Drops a union's object shapes that another of them subsumes, if it has eight or more object shapes."""
+"""Drops object alternatives that another one subsumes, if the union has eight or more objects."""
 
 from constrained_k2.schema.shapes import Object, Shape, Shapes
 

@@ -1,4 +1,4 @@
-"""Checks a client's schema against size limits before it is compiled, in linear time.
+"""Checks a client's schema against size limits, in linear time, before it is compiled.
 
 A schema of a hundred bytes can cost an engine seconds and gigabytes. One of a hundred kilobytes can overflow the stack
 of a recursive function, so the checks do not recurse.

@@ -1,4 +1,4 @@
-"""Expands a schema, level by level, into shapes (sets of values of one type), without allOf or $ref.
+"""Expands a schema, level by level, into shapes (sets of values of one type); resolves $ref, allOf.
 
 {"anyOf": [{"type": "integer"}, {"const": "x"}], "minimum": 3}     Number(integer=True, low=3), ListedValue('"x"')
 """

@@ -1,4 +1,4 @@
-"""Splits an object that needs a member because of ``not`` into one alternative per possible key.
+"""If ``not`` demands a member of a closed object, makes one alternative per key that it may have.
 
 Such a member is a witness (:class:`~constrained_k2.schema.shapes.Witness`). ``{"not": {"additionalProperties": A}}``
 demands a member whose value fails A.

@@ -1,4 +1,4 @@
-r"""Computes a digest of a call, to detect calls that repeat a function and its arguments (as JSON).
+r"""Computes a digest of a call, to detect repeated calls: of the same function, with equal arguments.
 
 ``{"a": 1, "b": "x"}`` and ``{"b":"\u0078","a":1.0}`` are equal.
 """

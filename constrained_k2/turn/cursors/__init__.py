@@ -1,1 +1,1 @@
-"""Incremental parsers of arguments and answers, to draft tokens and to finish in few tokens."""
+"""Incremental parsers of arguments and answers, for drafts and to end a call or answer in few tokens."""

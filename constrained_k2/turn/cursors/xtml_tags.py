@@ -1,4 +1,4 @@
-"""Completes started XTML argument tags, and chooses the value of their ``type`` attribute."""
+"""Completes fixed parts of XTML argument tags; maps a value or a type to the ``type`` attribute."""
 
 import json
 from collections.abc import Sequence

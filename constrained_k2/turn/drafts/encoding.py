@@ -1,4 +1,4 @@
-"""Tokenizes a draft with the unfinished word before it, if a token boundary falls between them."""
+"""Tokenizes a draft as the continuation of the word before it; alone, if a token would span both."""
 
 from constrained_k2.turn.cursors.arguments_cursor import SPECIAL
 from constrained_k2.vocabulary.vocabulary import Vocabulary

@@ -1,4 +1,4 @@
-"""Detects repeated object keys and array items by their length and hash, in constant memory for each.
+"""Detects repeated object keys and array items by length and hash, and tokens that would repeat one.
 
 ``{"ab":1,"a`` has written the key ``ab`` and is within the key ``a``: a token ``b":`` would repeat ``ab``. The hash is
 a polynomial with a secret base, modulo a prime of 127 bits: a client cannot find two texts with one hash, and the hash
