@@ -1,6 +1,7 @@
 """Refusals of a real vLLM server on both routes, which cost other requests nothing."""
 
 import asyncio
+import json
 import re
 from time import monotonic, sleep
 from typing import Any
@@ -48,6 +49,10 @@ def test_bad_completions_requests(server: VllmServer, spec: Any, stream: bool) -
         ({"tools": [tool(f"f{i}") for i in range(10_000)]}, "10000 tools|maximum context length"),
         ({"tools": [tool("f", {"description": "x" * 10_000_000}, description="")]}, "bytes|maximum context length"),
         ({"tools": [tool("f", {"type": "object", "not": {}}, strict=True)]}, "no value satisfies"),
+        (
+            {"tools": [tool("f", {"type": "string"}, strict=True)]},
+            "the tool is strict, and 'type' cannot be enforced: .*arguments are always an object",
+        ),
         ({"vllm_xargs": {"constrained_k2_finish_reserve": 5000}}, "constrained_k2_finish_reserve"),
         ({"vllm_xargs": {"constrained_k2_repair": "maybe"}}, "vllm_xargs.constrained_k2_repair"),
         ({"messages": [*MESSAGES, {"role": "user", "content": [{"type": "smell", "smell": "x"}]}]}, r"messages\[1\]"),
@@ -69,6 +74,16 @@ def test_messages_are_refused_too(server: VllmServer, stream: bool) -> None:
     answer = post(server, "/v1/messages", stream=stream, max_tokens=9, messages=MESSAGES, tools=tools)
     assert answer.status_code == 400
     assert "no value satisfies" in answer.text
+
+
+def test_schemas_that_would_end_the_server(server: VllmServer) -> None:
+    links = {f"d{n}": {"type": "object", "properties": {"x": {"$ref": f"#/$defs/d{n + 1}"}}} for n in range(1500)}
+    deep = {"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": links | {"d1500": {}}}
+    wide = {"type": "object", "properties": {"a": {"enum": list(range(20_000))}}}
+    for parameters in (deep, wide):
+        spec = {"tools": [tool("f", parameters, strict=True)], "tool_choice": "required"}
+        assert "is over the" in refused_spec(server, json.dumps(spec))
+    assert httpx.get(f"{server.url}/health").is_success
 
 
 @pytest.mark.parametrize(
