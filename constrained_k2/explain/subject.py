@@ -45,7 +45,7 @@ class ExplainLimits:
 
     seconds: float = 1.0  # CPU time, including the time of compiling schemas
     overrides: int = 4096  # that are explained, in the order of the turn
-    compile_seconds: float = 0.25  # elapsed time, of compiling one schema
+    compile_seconds: float = 0.25  # CPU time of compiling one schema; elapsed time may be four times as long
     trials: int = 64  # schemas, each with some keywords removed, that are tried for one override
     text_bytes: int = 1 << 20  # of arguments, or of an answer, in which keywords are searched
 
