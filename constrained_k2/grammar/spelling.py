@@ -1,4 +1,4 @@
-"""Regexes of characters in their one spelling in JSON strings, or in XTML text and attributes.
+"""Regexes of characters in one canonical spelling: of JSON strings, XTML text or XTML attributes.
 
 A JSON string can be spelled in many ways, as any character may be escaped. If values are compared, each has only one
 spelling: a character is written as itself unless the text requires an escape. So no excluded value passes in another

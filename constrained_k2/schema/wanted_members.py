@@ -1,4 +1,4 @@
-"""If ``not`` demands a member of a closed object, makes one alternative per key that it may have.
+"""Splits a closed object: one alternative per key whose member could be what a ``not`` demands.
 
 Such a member is a witness (:class:`~constrained_k2.schema.shapes.Witness`). ``{"not": {"additionalProperties": A}}``
 demands a member whose value fails A.

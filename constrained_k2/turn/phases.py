@@ -1,4 +1,4 @@
-"""Builds a turn's tables: for each phase, the tokens allowed without an engine, and the next phases.
+"""Builds tables of a turn's phases: tokens allowed apart from the grammar engine's, and next phases.
 
 They are built from the format's transitions (:class:`~constrained_k2.formats.phases.Transition`).
 BETWEEN of Kimi K2 allows two tokens: <|tool_call_begin|> leads to CALL_ID, <|tool_calls_section_end|> to CLOSED.

@@ -1,4 +1,4 @@
-"""Finds the tokens that continue a call header or run past it, by a merge walk over sorted headers.
+"""Finds the tokens that extend a partial call header or run past its end, using two sorted lists.
 
 After functions.ge, the token ``t_t`` continues the header functions.get_time:0, and the token ``te`` does not.
 """

@@ -1,4 +1,4 @@
-"""Plans objects with keys in any order: a 64-bit rule parameter records the keys already written.
+"""Plans the grammar of objects with keys in any order: a 64-bit rule parameter records the keys.
 
 Witnesses, the members that a negation demands, have the last bits. If more than 64 keys are required, some of them
 have no bit: they are written before all other keys, in the schema's order.

@@ -1,4 +1,4 @@
-"""Removes from a mask tokens that repeat a key or a ``uniqueItems`` item, if other tokens remain.
+"""Removes tokens that repeat a key or a ``uniqueItems`` item from a mask, if other tokens remain.
 
 After {"a":1," in an object with any keys, the mask loses the tokens ``a"`` and ``a":``, not ``ab"``. A mask
 that has no other tokens stays as it is.

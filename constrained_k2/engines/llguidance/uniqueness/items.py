@@ -1,4 +1,4 @@
-"""Finds, by path in the arguments, the arrays whose items are compared while decoding: uniqueItems."""
+"""Finds, by path in the arguments, ``uniqueItems`` arrays, whose items are compared while decoding."""
 
 from constrained_k2.engines.llguidance.uniqueness.texts import Identity, identity_of
 from constrained_k2.formats.kimi_k3 import escape
