@@ -1,6 +1,6 @@
 """Finds the schema keywords that forbid a byte: without them the schema allows the byte."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
@@ -114,10 +114,13 @@ def _groups(subject: Subject, level: Level, kinds: AbstractSet[str]) -> dict[str
         for keyword in schema_at(subject.document, node.pointer):
             if keyword in kinds:
                 found.setdefault(keyword, []).append((node.pointer, keyword))
-    return {
-        keyword: list(dict.fromkeys(map(frozenset, [places, *([place] for place in places[:_MAX_ALONE])])))
-        for keyword, places in found.items()
-    }
+    return {keyword: list(_alternatives(places)) for keyword, places in found.items()}
+
+
+def _alternatives(places: list[tuple[str, str]]) -> Iterator[Removed]:
+    yield frozenset(places)
+    if len(places) > 1:
+        yield from (frozenset((place,)) for place in places[:_MAX_ALONE])
 
 
 def _in_live_branches(

@@ -14,7 +14,7 @@ from constrained_k2.engines.llguidance.lexer_cost import CLIENT_LIMITS, EASED_LI
 
 
 class Prototype:
-    """The prototype of a grammar. ``shares_with``: that of a grammar with the same text, whose lexer it shares."""
+    """The prototype of a grammar. ``shares_with`` is the prototype of a grammar with equal text: they share a lexer."""
 
     def __init__(
         self, tokenizer: llguidance.LLTokenizer, source: GrammarText, shares_with: "Prototype | None" = None

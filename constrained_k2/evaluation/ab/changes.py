@@ -5,7 +5,6 @@ unconstrained model then tells how probable each token of the constrained answer
 """
 
 import asyncio
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -58,7 +57,8 @@ class _Asking:
         plain = replace(arm, preset="unconstrained", body=merged(body, UNCONSTRAINED))
         self._constrained = Endpoint(replace(arm, body=body), limits, streams=False)
         self._unconstrained = Endpoint(plain, limits, streams=False)
-        self._failed = 0.0  # samples without an explanation; none counts after the first with one
+        self._failed = 0  # samples without an explanation, before the first with one
+        self._is_explained = False
 
     async def ask(self, samples: Sequence[Sample], concurrency: int, say: Callable[[str], None]) -> None:
         """Ask for these samples, and store each change as it comes."""
@@ -76,7 +76,7 @@ class _Asking:
 
     async def _work(self, waiting: Iterator[Sample]) -> None:
         for sample in waiting:
-            if self._failed >= _GIVE_UP:
+            if self._failed >= _GIVE_UP and not self._is_explained:
                 return
             self._directory.add_change(await self._change(sample))
 
@@ -94,9 +94,9 @@ class _Asking:
         except NoAnswer as failed:
             change = replace(change, error=str(failed))
         if change.error:
-            self._failed += 1
+            self._failed += not self._is_explained
             return change
-        self._failed = -math.inf
+        self._is_explained = True
         if refused := [each for each in view.overrides if each.written is None]:
             problem = f"the mask here forbids what the server wrote at {refused[0].place}: another policy or budget"
             return replace(change, error=problem)

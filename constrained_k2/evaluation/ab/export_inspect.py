@@ -18,7 +18,7 @@ from constrained_k2.evaluation.sample import Sample
 _TASK = "constrained-k2-ab"
 _SCORES = ("right", "in_form")
 _MAX_DEPTH = 64  # of arguments; Inspect's reader refuses logs that are nested deeper than 200
-_ROLES = {"developer": "system", "function": "tool"}
+_ROLES = {"assistant": "assistant", "developer": "system", "function": "tool", "system": "system", "tool": "tool"}
 _STOP_REASONS = {"stop": "stop", "length": "max_tokens", "tool_calls": "tool_calls", "content_filter": "content_filter"}
 
 
@@ -87,7 +87,8 @@ def _sample(results: Results, sample: Sample, record: Record, model: str) -> dic
         "scores": dict(_scores(judgement)),
         "metadata": {
             "category": sample.category,
-            "request": {name: value for name, value in sample.body.items() if name != "messages"},
+            # As text: Inspect's reader refuses a log that is nested as deeply as a schema may be.
+            "request": json.dumps({name: value for name, value in sample.body.items() if name != "messages"}),
             "declined": record.declined,
             "text of the calls": [list(call) for call in record.calls],
         },
@@ -114,16 +115,17 @@ def _answer(record: Record) -> dict[str, Any]:
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:
-    """A message of a request: its content is text, and what is not text stays as JSON."""
-    role = message.get("role", "user")
-    found: dict[str, Any] = {"role": _ROLES.get(role, role), "content": _text(message.get("content"))}
-    if calls := message.get("tool_calls"):
-        functions = [(call.get("id") or "", call.get("function") or {}) for call in calls]
+    """A message of a request, which may have any shape: an unknown role is a user, what is not text becomes JSON."""
+    role = _ROLES.get(str(message.get("role")), "user")
+    found: dict[str, Any] = {"role": role, "content": _text(message.get("content"))}
+    if role == "assistant":
+        calls = [(call.get("id"), call.get("function") or {}) for call in message.get("tool_calls") or ()]
         found["tool_calls"] = [
-            _call(call_id, each.get("name", ""), _text(each.get("arguments", "{}"))) for call_id, each in functions
+            _call(_text(call_id), _text(each.get("name")), _text(each.get("arguments", "{}")))
+            for call_id, each in calls
         ]
-    if found["role"] == "tool":
-        found |= {"tool_call_id": message.get("tool_call_id"), "function": message.get("name")}
+    elif role == "tool":
+        found |= {"tool_call_id": _text(message.get("tool_call_id")), "function": _text(message.get("name"))}
     return found
 
 

@@ -67,7 +67,7 @@ def planned_ids(ids: Sequence[str], examined: Iterable[PlannedRow], named: Mappi
 
 
 def plans_of(ids: Sequence[str]) -> tuple[list[PlannedRow], dict[PlannedRow, NamedRow]]:
-    """The rows that come with some of these ids: those to examine, and those that write names."""
+    """The rows that the planned ids carry: rows to examine, and rows that write functions' names."""
     planned = [each for each in ids if isinstance(each, PlannedId)]
     examined = [PlannedRow(str(each), offset) for each in planned for offset in each.examined]
     return examined, {PlannedRow(str(each), offset): row for each in planned for offset, row in each.named.items()}
