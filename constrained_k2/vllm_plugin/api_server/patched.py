@@ -7,6 +7,7 @@ cut off. The parser's findings arrive in a stream by the delta's class, for a wh
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from functools import cache
 from inspect import signature
 from typing import Any
 
@@ -26,13 +27,15 @@ from constrained_k2.vllm_plugin.shared.transport import FIELD
 from constrained_k2.vllm_plugin.start.entry import ADMISSION
 from constrained_k2.vllm_plugin.start.patch import wrapper
 
+_signature = cache(signature)
+
 
 @wrapper
 async def preprocess_chat(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Repair messages and tools, and compile the tools, if the server uses our tool parser."""
     if not parses_with_us(self.parser):
         return await original(self, *args, **kwargs)
-    call = signature(original).bind(self, *args, **kwargs)
+    call = _signature(original).bind(self, *args, **kwargs)
     request = call.arguments["request"]
     set_default_choice(request)
     tokenizer = self.renderer.get_tokenizer()
@@ -64,7 +67,7 @@ def process_inputs(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     admission = getattr(self, ADMISSION, None)
     if admission is None:
         return original(self, *args, **kwargs)
-    call = signature(original).bind(self, *args, **kwargs)
+    call = _signature(original).bind(self, *args, **kwargs)
     compiled = admission.check(call.arguments)
     request = original(*call.args, **call.kwargs)
     if compiled is not None:

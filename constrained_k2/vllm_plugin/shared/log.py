@@ -51,10 +51,12 @@ def warn(what: str, text: str) -> None:
         logger.warning("constrained_k2: %s%s: %s", what, more, in_one_line(text))
 
 
-@lru_cache(maxsize=4096)
 def warn_once(what: str, text: str) -> None:
     """Log one line as :func:`warn` does, unless this process has logged it before."""
-    warn(what, text)
+    _warn_once(what, text[: _CHARACTERS + 1])  # cached texts are short, and a longer text still ends in an ellipsis
+
+
+_warn_once = lru_cache(maxsize=4096)(warn)
 
 
 def in_one_line(text: str) -> str:

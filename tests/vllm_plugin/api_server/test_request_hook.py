@@ -12,7 +12,7 @@ from vllm.exceptions import VLLMValidationError
 from constrained_k2 import Tool, ToolCallSpec
 from constrained_k2.vllm_plugin.api_server import admission
 from constrained_k2.vllm_plugin.shared.constraint import constraint_in
-from constrained_k2.vllm_plugin.shared.log import warn_once
+from constrained_k2.vllm_plugin.shared.log import _warn_once
 from constrained_k2.vllm_plugin.shared.server import Server, remember_server
 from tests.kit.tools import tool
 from tests.vllm_plugin.parsers import TOOL, Composed, chat, spec_of
@@ -187,7 +187,7 @@ def test_how_far_a_schema_is_enforced(
 def test_the_engine_compiles_no_schema_that_admission_gave_up(
     composed: Composed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    warn_once.cache_clear()
+    _warn_once.cache_clear()
     kept = tool("f", {"type": "object", "properties": {"a": {}}}, strict=False)
     body = {"tools": [kept, tool("g", {"not": {}}, strict=False)]}
     request, params = composed.chat(**body), asking(body)
@@ -230,7 +230,7 @@ def test_repeated_calls_become_part_of_the_constraint(composed: Composed, value:
 
 
 def test_what_is_not_kept_is_said_once(composed: Composed, caplog: pytest.LogCaptureFixture) -> None:
-    warn_once.cache_clear()
+    _warn_once.cache_clear()
     request = chat(tools=[tool("said_once", UNKEPT)])
     for _ in range(3):
         composed.adjusted(request.model_copy())

@@ -13,7 +13,7 @@ from constrained_k2 import Vocabulary
 from constrained_k2.request.tools import TextFormat
 from constrained_k2.vllm_plugin.api_server import functions
 from constrained_k2.vllm_plugin.api_server.middleware import rewritten
-from constrained_k2.vllm_plugin.shared.log import warn_once
+from constrained_k2.vllm_plugin.shared.log import _warn_once
 from tests.kit.tools import tool
 from tests.vllm_plugin.parsers import TOOL, Composed, chat, responses, spec_of
 
@@ -120,7 +120,7 @@ def test_without_functions_no_special_token_is_shown(composed: Composed, vocabul
 
 
 def test_what_is_left_out_is_logged_once(composed: Composed, caplog: pytest.LogCaptureFixture) -> None:
-    warn_once.cache_clear()
+    _warn_once.cache_clear()
     for _ in range(3):
         composed.adjusted(responses(tools=[WEB, F]))
     (line,) = (record.getMessage() for record in caplog.records if "web_search" in record.getMessage())
