@@ -6,8 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+import jsonschema
+import xgrammar
 from scipy.stats import chi2_contingency  # type: ignore[import-untyped]
 
 from constrained_k2 import Compiler, ToolCallSpec, Vocabulary, parse_completion
@@ -58,6 +62,26 @@ def mixed(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
     yield {"prompt": prompt, "params": {"seed": 7, "max_tokens": 40}, "structured": {"regex": "ab+c"}}
     yield {"prompt": prompt, "params": {"seed": 8, "max_tokens": 40}, "structured": {"json": SCHEMAS["get_weather"]}}
     yield {"prompt": prompt, "params": {"seed": 9, "max_tokens": 40, "temperature": 0.0}}
+
+
+def tagged(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
+    """Requests with vLLM's own structural tag; then others."""
+    markers = vocabulary.format
+    for number in range(48):
+        tools = TOOLS[number % 4 : number % 4 + 3]
+        named = {"type": "function", "function": {"name": tools[0]["function"]["name"]}}
+        choice = ("required", "auto", named, "required")[number % 4]
+        fields: dict[str, Any] = {"tools": list(tools), "tool_choice": choice, "parallel_tool_calls": number % 3 != 0}
+        tag = xgrammar.get_model_structural_tag("kimi", reasoning="disabled", **fields)
+        earlier = [markers.call_begin, *vocabulary.encode("functions.x:0")] * (number % 5)
+        prompt = [*vocabulary.encode(f"Request {number}"), *earlier, *([markers.think_begin] * (number % 6 == 0))]
+        params = {"max_tokens": 400, "seed": number, "extra_args": {"constrained_k2_finish_reserve": 80}}
+        if number % 4 == 1:  # so that a random model calls something under tool_choice auto
+            params["logit_bias"] = {markers.section_begin: 100.0}
+        yield {"prompt": prompt, "params": params, "structured": {"structural_tag": tag.model_dump_json()}}
+    yield {"prompt": vocabulary.encode("x"), "params": {"max_tokens": 20, "seed": 1}, "structured": {"regex": "ab+c"}}
+    free = {"max_tokens": 40, "seed": 2, "logit_bias": {markers.call_begin: 100.0}, "skip_special_tokens": False}
+    yield {"prompt": vocabulary.encode("x"), "params": free}
 
 
 def cut(vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
@@ -121,7 +145,7 @@ def run(model: Path, vocabulary: Vocabulary, tmp_path_factory: pytest.TempPathFa
         "EAGLE-3, synchronous": BACKEND | {"speculative_config": copying, "async_scheduling": False},
         "EAGLE-3, random": BACKEND | {"speculative_config": random},
     }
-    batches = {each.__name__: list(each(vocabulary)) for each in (mixed, cut, sampled, free)}
+    batches = {each.__name__: list(each(vocabulary)) for each in (mixed, tagged, cut, sampled, free)}
     done: dict[str, dict[str, Any]] = {}
 
     def once(name: str) -> dict[str, Any]:
@@ -135,8 +159,8 @@ def run(model: Path, vocabulary: Vocabulary, tmp_path_factory: pytest.TempPathFa
 
 
 BATCHES: dict[str, tuple[str, ...]] = {
-    "processor": ("mixed", "cut"),
-    "backend": ("mixed", "sampled", "free"),
+    "processor": ("mixed", "tagged", "cut"),
+    "backend": ("mixed", "tagged", "sampled", "free"),
     "EAGLE-3": ("mixed", "cut", "sampled", "free"),
     "ngram": ("mixed", "cut", "sampled"),
     "grammar": ("mixed", "cut", "sampled") if LEVEL == "all" else ("cut", "sampled"),
@@ -232,6 +256,31 @@ def test_heads_of_both_ends_without_tools(run: Run, name: str) -> None:
     metrics = found["metrics"]
     share = metrics["vllm:spec_decode_num_accepted_tokens"] / metrics["vllm:spec_decode_num_draft_tokens"]
     assert share > 0.5 if name == "EAGLE-3" else share < 0.1
+
+
+@pytest.mark.parametrize("name", ["backend", "processor"])
+def test_tagged_requests_are_ours(run: Run, vocabulary: Vocabulary, name: str) -> None:
+    asked, done = list(tagged(vocabulary)), run(name)["tagged"]
+    called = 0
+    for number, (request, answer) in enumerate(zip(asked[:48], done["answers"], strict=False)):
+        (one,) = answer
+        in_reasoning = request["prompt"][-1] == vocabulary.format.think_begin
+        read = parse_completion(one["ids"], vocabulary, in_reasoning=in_reasoning)
+        names = [tool["function"]["name"] for tool in TOOLS[number % 4 : number % 4 + 3]]
+        assert not read.cut_calls
+        assert all(call.index == at for at, call in enumerate(read.tool_calls, number % 5))
+        for call in read.tool_calls:
+            assert call.name in (names[:1] if number % 4 == 2 else names)
+            jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
+        if number % 4 != 1:
+            assert read.tool_calls and not read.content
+        if number % 3 == 0 or number % 4 == 2:
+            assert len(read.tool_calls) <= 1
+        called += len(read.tool_calls)
+    assert called >= 48
+    assert done["answers"][48][0]["text"].startswith("ab")  # vLLM's own structured outputs, as before
+    assert done["totals"]["adopted_requests tag"] == 48 and done["totals"]["left_requests format"] == 0
+    assert done["totals"]["unconstrained_calls"] == 40  # the last request: nothing asked for a constraint
 
 
 @by_name("processor", "ngram", "grammar", "EAGLE-3", default=SMALLEST | {"grammar"})
